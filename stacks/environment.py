@@ -1,0 +1,193 @@
+"""What an environment is made of: the frozen, validated settings that every stack takes.
+
+`cdk_app.settings.load` reads them from TOML; units are in the names, ranges in the fields.
+"""
+
+from ipaddress import IPv4Network
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+# Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
+LUSTRE_FIRST_STEP_GIB = 1200
+LUSTRE_STEP_GIB = 2400
+
+
+def _between(low: int, high: int) -> AfterValidator:
+    """A range whose error names both ends."""
+
+    def check(value: int) -> int:
+        if not low <= value <= high:
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return AfterValidator(check)
+
+
+class Settings(BaseModel):
+    """Frozen, and strict about keys: a mistyped key is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Network(Settings):
+    """One VPC. HyperPod and Lustre share the first zone, because neither EFA nor Lustre should cross zones."""
+
+    cidr: str = "10.40.0.0/16"
+    zones: Annotated[tuple[str, ...], Field(min_length=2, max_length=3)]
+    control_plane_prefix_bits: Annotated[int, _between(22, 28)] = 24
+    node_prefix_bits: Annotated[int, _between(17, 22)] = 18
+
+    @field_validator("cidr")
+    @classmethod
+    def _private_block(cls, value: str) -> str:
+        network = IPv4Network(value)
+        if not network.is_private or not 16 <= network.prefixlen <= 20:
+            raise ValueError("must be a private IPv4 block from /16 to /20")
+        return value
+
+
+class Storage(Settings):
+    """FSx for Lustre and the artifacts bucket. `keep_data` retains both when the stacks are destroyed."""
+
+    lustre_capacity_gib: Annotated[int, _between(1200, 100_800)] = 1200
+    lustre_throughput_mib_s_per_tib: Literal[125, 250, 500, 1000] = 250
+    scratch_expiry_days: Annotated[int, _between(1, 365)] = 30
+    keep_data: bool = False
+
+    @field_validator("lustre_capacity_gib")
+    @classmethod
+    def _lustre_step(cls, value: int) -> int:
+        if value != LUSTRE_FIRST_STEP_GIB and value % LUSTRE_STEP_GIB:
+            raise ValueError("must be 1200 or a multiple of 2400 GiB")
+        return value
+
+
+class Eks(Settings):
+    """The control plane. HyperPod supports Kubernetes 1.30 to 1.35."""
+
+    version: Literal["1.33", "1.34", "1.35"] = "1.35"
+    public_access_cidrs: Annotated[tuple[str, ...], Field(min_length=1, max_length=40)] = ("0.0.0.0/0",)
+
+    @field_validator("public_access_cidrs")
+    @classmethod
+    def _blocks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for block in value:
+            IPv4Network(block)
+        return value
+
+
+class InstanceGroup(Settings):
+    """One HyperPod instance group; `gpus` is the number that each node of the type has."""
+
+    instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
+    count: Annotated[int, _between(0, 64)]
+    gpus: Annotated[int, _between(0, 8)] = 0
+    extra_volume_gib: Annotated[int, _between(100, 16_384)] = 500
+
+
+class HyperPod(Settings):
+    """The cluster's node groups, and how long the deploy waits for nodes before it fails loudly."""
+
+    head: InstanceGroup
+    gpu: InstanceGroup
+    wait_for_nodes_s: Annotated[int, _between(60, 7_000)] = 3_600
+
+    @model_validator(mode="after")
+    def _roles(self) -> Self:
+        if self.head.gpus:
+            raise ValueError("hyperpod.head must have 0 GPUs: the head only drives the run")
+        if not self.gpu.gpus:
+            raise ValueError("hyperpod.gpu must have at least 1 GPU per node")
+        return self
+
+
+class PodResources(Settings):
+    """What one Ray pod asks for; it must stay below the node's allocatable, not its nameplate."""
+
+    cpus: Annotated[int, _between(1, 192)]
+    memory_gib: Annotated[int, _between(1, 2_048)]
+    shared_memory_gib: Annotated[int, _between(1, 1_024)] = 16
+
+
+class Ray(Settings):
+    """The Ray version inside both images, and the pods' sizes."""
+
+    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.57.0"
+    head: PodResources
+    worker: PodResources
+
+
+class Charts(Settings):
+    """Helm charts, each pinned; the HyperPod one exists only in a git repository."""
+
+    hyperpod_repository: str = "https://github.com/aws/sagemaker-hyperpod-cli.git"
+    hyperpod_revision: Annotated[str, Field(pattern=r"^(v\d+\.\d+\.\d+|[0-9a-f]{40})$")] = "v3.10.0"
+    kuberay_repository: str = "https://ray-project.github.io/kuberay-helm/"
+    kuberay_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "1.7.1"
+
+
+class Access(Settings):
+    """IAM principals that may assume the administrator's and the researcher's role."""
+
+    admin_principal_arns: tuple[Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...] = ()
+    researcher_principal_arns: tuple[Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...] = ()
+
+
+class Observability(Settings):
+    """Metrics and alerts. Grafana needs an IAM Identity Center organization instance in the account."""
+
+    grafana: bool = True
+    grafana_version: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "12.4"
+    alert_email: Annotated[str, Field(pattern=r"^([^@\s]+@[^@\s]+)?$")] = ""
+    log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 180, 365] = 30
+    stalled_after_minutes: Annotated[int, _between(5, 1_440)] = 45
+
+
+class Guardrails(Settings):
+    """The monthly budget and the shares of it at which a notification goes out."""
+
+    monthly_budget_usd: Annotated[int, _between(1, 10_000_000)] = 5_000
+    alert_at_percent: Annotated[
+        tuple[Annotated[int, _between(1, 1_000)], ...], Field(min_length=1, max_length=5)
+    ] = (50, 80, 100)
+
+
+class Serving(Settings):
+    """The vLLM replicas behind the RayService, and the pods they run in."""
+
+    head: PodResources = PodResources(cpus=8, memory_gib=32, shared_memory_gib=8)
+    replica: PodResources = PodResources(cpus=16, memory_gib=128, shared_memory_gib=16)
+
+    gpus_per_replica: Annotated[int, _between(1, 8)] = 1
+    replicas: Annotated[int, _between(1, 8)] = 1
+    max_adapters: Annotated[int, _between(1, 64)] = 4
+
+
+class Environment(Settings):
+    """One deployable environment.
+
+    `account` may stay out: synth then uses the caller's account, or 123456789012 without credentials.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{1,15}$")]
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = "us-west-2"
+    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
+    namespace: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")] = "skypod"
+    network: Network
+    storage: Storage = Storage()
+    eks: Eks = Eks()
+    hyperpod: HyperPod
+    ray: Ray
+    charts: Charts = Charts()
+    access: Access = Access()
+    observability: Observability = Observability()
+    guardrails: Guardrails = Guardrails()
+    serving: Serving = Serving()
+
+    @model_validator(mode="after")
+    def _zones_in_region(self) -> Self:
+        for zone in self.network.zones:
+            if not zone.startswith(self.region):
+                raise ValueError(f"network.zones: {zone!r} is not a zone of region {self.region!r}")
+        return self

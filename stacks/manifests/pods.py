@@ -1,0 +1,80 @@
+"""Pieces that the Ray head, the workers and the serving replicas share."""
+
+from typing import Any
+
+from stacks.environment import InstanceGroup, PodResources
+
+SHARED_CLAIM = "shared"
+SHARED_PATH = "/shared"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
+
+HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
+
+
+def ray_pod(
+    role: str,
+    *,
+    image: str,
+    group: InstanceGroup,
+    resources: PodResources,
+    gpus: int,
+    service_account: str,
+    env: dict[str, str],
+    ports: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """A pod template for one Ray container on the nodes of `group`.
+
+    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` whole GPUs; memory in GiB.
+    """
+    quantity = {"cpu": str(resources.cpus), "memory": f"{resources.memory_gib}Gi"}
+    if gpus:
+        quantity["nvidia.com/gpu"] = str(gpus)
+    container: dict[str, Any] = {
+        "name": f"ray-{role}",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": name, "value": value} for name, value in sorted(env.items())],
+        "resources": {"requests": dict(quantity), "limits": dict(quantity)},
+        # The shared file system belongs to root, so the container does too, but with nothing else of root's.
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "shared", "mountPath": SHARED_PATH},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        ],
+    }
+    if ports:
+        container["ports"] = [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
+        ]
+    return {
+        "metadata": {"labels": {**MANAGED_BY, "app.kubernetes.io/component": role}},
+        "spec": {
+            "serviceAccountName": service_account,
+            "automountServiceAccountToken": False,
+            "nodeSelector": {
+                "node.kubernetes.io/instance-type": group.instance_type,
+                HEALTH_LABEL: "Schedulable",
+            },
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+            "volumes": [
+                {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+                {
+                    "name": "shm",
+                    "emptyDir": {"medium": "Memory", "sizeLimit": f"{resources.shared_memory_gib}Gi"},
+                },
+            ],
+        },
+    }
+
+
+def base_env(region: str) -> dict[str, str]:
+    """What every container of ours finds in its environment."""
+    return {
+        "AWS_REGION": region,
+        "HF_HOME": f"{SHARED_PATH}/huggingface",
+        "SKYPOD_SHARED": SHARED_PATH,
+    }
+
+
+RAY_HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}

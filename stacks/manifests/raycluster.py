@@ -1,0 +1,77 @@
+"""The training RayCluster: a head without GPUs and equal GPU workers, all on the shared file system."""
+
+from typing import Any
+
+from stacks.environment import Environment
+from stacks.manifests.pods import MANAGED_BY, RAY_HEAD_PORTS, base_env, ray_pod
+from stacks.outputs import Outputs
+from training.recipe import Topology
+
+# NCCL must not pick the interfaces of pods' own bridges.
+_WORKER_ENV = {"NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+
+
+def build(
+    environment: Environment,
+    outputs: Outputs,
+    *,
+    image: str,
+    name: str = "skypod",
+    topology: Topology | None = None,
+) -> dict[str, Any]:
+    """The RayCluster object (ray.io/v1).
+
+    `topology` defaults to the environment's whole GPU group. The head announces no CPUs, so that no actor
+    lands there: it runs the driver, the dashboard and the job server. Token authentication is on; KubeRay
+    makes the token a Secret named like the cluster. Raises ValueError when the topology needs more than the
+    environment has.
+    """
+    gpu_group = environment.hyperpod.gpu
+    topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
+    if topology.worker_nodes > gpu_group.count or topology.gpus_per_node > gpu_group.gpus:
+        raise ValueError(
+            f"the recipe needs {topology.worker_nodes} workers with {topology.gpus_per_node} GPUs each, but "
+            f"environment {environment.name!r} has {gpu_group.count} nodes with {gpu_group.gpus} GPUs"
+        )
+    env = base_env(outputs.region)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "namespace": outputs.namespace, "labels": dict(MANAGED_BY)},
+        "spec": {
+            "rayVersion": environment.ray.version,
+            "authOptions": {"mode": "token"},
+            "headGroupSpec": {
+                "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104
+                "template": ray_pod(
+                    "head",
+                    image=image,
+                    group=environment.hyperpod.head,
+                    resources=environment.ray.head,
+                    gpus=0,
+                    service_account=outputs.training_service_account,
+                    env=env,
+                    ports=RAY_HEAD_PORTS,
+                ),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "gpu",
+                    "replicas": topology.worker_nodes,
+                    "minReplicas": topology.worker_nodes,
+                    "maxReplicas": topology.worker_nodes,
+                    "rayStartParams": {},
+                    "template": ray_pod(
+                        "worker",
+                        image=image,
+                        group=gpu_group,
+                        resources=environment.ray.worker,
+                        gpus=topology.gpus_per_node,
+                        service_account=outputs.training_service_account,
+                        env={**env, **_WORKER_ENV},
+                        ports={"metrics": 8080},
+                    ),
+                }
+            ],
+        },
+    }

@@ -1,0 +1,119 @@
+"""The RayService that serves the base model and one promoted adapter through an OpenAI-compatible API."""
+
+from typing import Any
+
+import yaml
+
+from stacks.environment import Environment
+from stacks.manifests.pods import MANAGED_BY, RAY_HEAD_PORTS, base_env, ray_pod
+from stacks.outputs import Outputs
+
+ADAPTER_ANNOTATION = "skypod/adapter"
+ADAPTER_DIGEST_ANNOTATION = "skypod/adapter-digest"
+
+
+def build(
+    environment: Environment,
+    outputs: Outputs,
+    *,
+    image: str,
+    base_model_path: str,
+    model_id: str,
+    adapters_uri: str,
+    adapter_name: str,
+    adapter_digest: str,
+    max_lora_rank: int,
+    max_model_len: int,
+    name: str = "skypod-serve",
+) -> dict[str, Any]:
+    """The RayService object (ray.io/v1).
+
+    Requests name `model_id` for the base and `model_id:adapter_name` for the adapter, which Ray Serve fetches
+    from `<adapters_uri>/<adapter_name>/` on first use. `base_model_path` is a path on the shared file system;
+    `max_model_len` is in tokens. The service's address is `<name>-serve-svc:8000` inside the cluster only.
+    """
+    serving = environment.serving
+    env = base_env(outputs.region)
+    application = {
+        "applications": [
+            {
+                "name": "openai",
+                "route_prefix": "/",
+                "import_path": "ray.serve.llm:build_openai_app",
+                "args": {
+                    "llm_configs": [
+                        {
+                            "model_loading_config": {
+                                "model_id": model_id,
+                                "model_source": base_model_path,
+                            },
+                            "lora_config": {
+                                "dynamic_lora_loading_path": adapters_uri.rstrip("/"),
+                                "max_num_adapters_per_replica": serving.max_adapters,
+                            },
+                            "engine_kwargs": {
+                                "enable_lora": True,
+                                "max_lora_rank": max_lora_rank,
+                                "max_model_len": max_model_len,
+                                "tensor_parallel_size": serving.gpus_per_replica,
+                            },
+                            "deployment_config": {"num_replicas": serving.replicas},
+                            "runtime_env": {"env_vars": {"AWS_REGION": outputs.region}},
+                        }
+                    ]
+                },
+            }
+        ]
+    }
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {
+            "name": name,
+            "namespace": outputs.namespace,
+            "labels": dict(MANAGED_BY),
+            "annotations": {
+                ADAPTER_ANNOTATION: adapter_name,
+                ADAPTER_DIGEST_ANNOTATION: adapter_digest,
+            },
+        },
+        "spec": {
+            "serveConfigV2": yaml.safe_dump(application, sort_keys=False),
+            "rayClusterConfig": {
+                "rayVersion": environment.ray.version,
+                "authOptions": {"mode": "token"},
+                "headGroupSpec": {
+                    "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104
+                    "template": ray_pod(
+                        "head",
+                        image=image,
+                        group=environment.hyperpod.head,
+                        resources=environment.serving.head,
+                        gpus=0,
+                        service_account=outputs.serving_service_account,
+                        env=env,
+                        ports={**RAY_HEAD_PORTS, "serve": 8000},
+                    ),
+                },
+                "workerGroupSpecs": [
+                    {
+                        "groupName": "replica",
+                        "replicas": serving.replicas,
+                        "minReplicas": serving.replicas,
+                        "maxReplicas": serving.replicas,
+                        "rayStartParams": {},
+                        "template": ray_pod(
+                            "replica",
+                            image=image,
+                            group=environment.hyperpod.gpu,
+                            resources=environment.serving.replica,
+                            gpus=serving.gpus_per_replica,
+                            service_account=outputs.serving_service_account,
+                            env=env,
+                            ports={"serve": 8000, "metrics": 8080},
+                        ),
+                    }
+                ],
+            },
+        },
+    }
