@@ -1,0 +1,59 @@
+"""The actions of VisGym `maze_2d` as texts, and the one way an answer is read as an action."""
+
+import re
+from enum import StrEnum
+
+END_TOKENS = ("<|im_end|>", "<|endoftext|>")
+LONGEST_ACTION = 64
+_OPEN, _CLOSE = "<action>", "</action>"
+_SPACE = " \t\r\n"
+_MOVE = re.compile(r"""\(\s*(['"])move\1\s*,\s*([0-3])\s*\)""", re.ASCII)
+_STOP = re.compile(r"""\(\s*(['"])stop\1\s*,\s*(['"])stop\2\s*\)""", re.ASCII)
+
+
+class Action(StrEnum):
+    """What the agent can do; the value is the text that a policy writes."""
+
+    RIGHT = "('move', 0)"
+    UP = "('move', 1)"
+    LEFT = "('move', 2)"
+    DOWN = "('move', 3)"
+    STOP = "('stop', 'stop')"
+
+    @property
+    def move(self) -> int | None:
+        """0..3 as `training.mazes.MOVES`; None for the stop."""
+        return None if self is Action.STOP else ACTIONS.index(self)
+
+
+ACTIONS: tuple[Action, ...] = tuple(Action)
+STOP = Action.STOP
+
+
+def strip_end(text: str) -> str:
+    """The answer without the space and the end-of-turn tokens around its end."""
+    text = text.strip(_SPACE)
+    while ending := next((token for token in END_TOKENS if text.endswith(token)), None):
+        text = text[: -len(ending)].rstrip(_SPACE)
+    return text
+
+
+def parse(text: str) -> Action | None:
+    """The action that an answer takes, or None when it takes none.
+
+    An answer without an `<action>` tag has to be the action and nothing else. With tags, the content of the
+    last one has to be; a last tag that is never closed is no action. A tuple that is only quoted somewhere,
+    as in a reasoning, does not count.
+    """
+    answer = strip_end(text)
+    opening = answer.rfind(_OPEN)
+    if opening >= 0:
+        content, closed, _ = answer[opening + len(_OPEN) :].partition(_CLOSE)
+        if not closed:
+            return None
+        answer = content.strip(_SPACE)
+    if len(answer) > LONGEST_ACTION:
+        return None
+    if move := _MOVE.fullmatch(answer):
+        return ACTIONS[int(move[2])]
+    return STOP if _STOP.fullmatch(answer) else None
