@@ -122,12 +122,8 @@ def _closed_sides(rows: tuple[str, ...]) -> np.ndarray:
     height, width = len(rows), len(rows[0])
     sides = np.zeros((height // 2, width // 2), np.uint8)
     for move, (down, right) in enumerate(MOVES):
-        sides |= (
-            wall[1 + down : height + down - (down == 0) : 2, 1 + right : width + right - (right == 0) : 2][
-                : height // 2, : width // 2
-            ].astype(np.uint8)
-            << move
-        )
+        beside = wall[1 + down : height - 1 + down : 2, 1 + right : width - 1 + right : 2]
+        sides |= beside.astype(np.uint8) << move
     return sides
 
 
