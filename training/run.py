@@ -1,0 +1,52 @@
+"""One training run, inside the cluster: `python -m training.run RUN_DIR` is the entrypoint of the Ray job.
+
+The run folder holds the resolved recipe, the data and the manifest, written by whoever submitted it.
+"""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from training import lineage, recipe
+from training.events import EventLog
+from training.files import tree_digest
+
+if TYPE_CHECKING:
+    from training.skyrl.backend import Backend
+
+SHARED_VARIABLE = "SKYPOD_SHARED"
+"""Set in every container: where the shared file system is mounted."""
+
+
+def main(run_dir: Path, backend: "Backend | None" = None) -> None:
+    """Train, evaluate and export; every outcome is in the run folder when this returns or raises."""
+    import ray
+
+    from training.skyrl import experiment
+    from training.skyrl.backend import CUDA
+
+    backend = backend or CUDA
+    events = EventLog(run_dir / "events.jsonl")
+    chosen = recipe.read_resolved(run_dir / "recipe.json")
+    attempt = {"started": lineage.now(), "backend": backend.name, **lineage.environment()}
+    lineage.append(run_dir, "attempts", attempt)
+    events.emit("stage", name="cluster")
+    try:
+        ray.init(address="auto", log_to_driver=True)
+        adapter = experiment.run(chosen, run_dir, Path(os.environ[SHARED_VARIABLE]), backend, events)
+    except BaseException as error:
+        traceback.print_exc()
+        events.emit("failed", message=f"{type(error).__name__}: {error}"[:2000])
+        raise SystemExit(1) from error
+    lineage.update(
+        run_dir,
+        adapter={"folder": adapter.relative_to(run_dir).as_posix(), "digest": tree_digest(adapter)},
+        finished=lineage.now(),
+    )
+    events.emit("finished", adapter=str(adapter.relative_to(run_dir)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

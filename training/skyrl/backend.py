@@ -1,0 +1,24 @@
+"""What differs between substrates, in one object: CUDA on the cluster, gloo on a laptop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Settings that the hardware decides, not the recipe.
+
+    `trainer_overrides` are SkyRL keys; `engine_arguments` go to the small engine's `vllm.LLM`;
+    `engine_environment` are its process variables; `server_overrides` are SkyRL keys for its own servers.
+    """
+
+    name: str
+    trainer_overrides: Mapping[str, Any] = field(default_factory=dict)
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    engine_environment: Mapping[str, str] = field(default_factory=dict)
+    server_overrides: Mapping[str, Any] = field(default_factory=dict)
+    distributed_executor: str = ""
+
+
+CUDA = Backend(name="cuda")

@@ -1,0 +1,32 @@
+"""Dataset rows as SkyRL's data loader wants them, from our JSON lines; nothing is tokenized or filtered."""
+
+from typing import Any
+
+from training.recipe import Recipe
+from training.skyrl.gym_env import ENV_ID
+
+_PROMPT = [{"role": "user", "content": "placeholder"}]
+
+
+class MazeDataset:
+    """`rows` as written by `training.splits`; the environment builds the real first message itself."""
+
+    def __init__(self, rows: list[dict[str, Any]], recipe: Recipe):
+        env = recipe.environment
+        self._extras = {"squares_per_move": env.squares_per_move, "reward": env.reward}
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[list[dict[str, str]], str, dict[str, Any], str]:
+        row = self._rows[index]
+        extras = {"maze": row["maze"], "data_source": row["split"], **self._extras}
+        return [dict(m) for m in _PROMPT], ENV_ID, extras, str(index)
+
+    @staticmethod
+    def collate_fn(items: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        return [
+            {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": uid}
+            for prompt, env_class, extras, uid in items
+        ]

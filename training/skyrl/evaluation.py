@@ -1,0 +1,105 @@
+"""Plays evaluation splits with the engine that samples rollouts, through the evaluator that plays endpoints too."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+
+from training import lineage, splits
+from training.evaluate import Conversation, EvaluationSettings, Progress, play, summarize
+from training.events import EventLog
+from training.files import tree_digest, write_json
+from training.mazes import Maze
+from training.recipe import Recipe
+from training.render import image_data_url
+
+
+class EnginePolicy:
+    """`training.evaluate.Policy` over SkyRL's inference client; called from a thread beside its event loop."""
+
+    def __init__(self, client: Any, model: str | None, sampling: dict[str, Any], loop: asyncio.AbstractEventLoop):
+        self._client, self._model, self._sampling, self._loop = client, model, sampling, loop
+
+    def act(self, conversations: list[Conversation]) -> Sequence[str]:
+        return asyncio.run_coroutine_threadsafe(self._act(conversations), self._loop).result()
+
+    async def _act(self, conversations: list[Conversation]) -> list[str]:
+        return await asyncio.gather(*[self._answer(c) for c in conversations])
+
+    async def _answer(self, conversation: Conversation) -> str:
+        request = {"model": self._client.model_name, "messages": messages(conversation)}
+        rendered = await self._client.render_chat_completion({"json": request})
+        output = await self._client.generate(
+            {
+                "prompt_token_ids": [rendered["token_ids"]],
+                "session_ids": [conversation.key.replace("/", "_")],
+                "sampling_params": self._sampling,
+                "mm_features": [rendered["features"]],
+            },
+            model=self._model,
+        )
+        return output["responses"][0]
+
+
+def messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The conversation as chat messages: one image per user turn, answers in between."""
+    chat = []
+    for image, answer in zip(conversation.images, [*conversation.answers, None], strict=True):
+        part = {"type": "image_url", "image_url": {"url": image_data_url(image)}}
+        chat.append({"role": "user", "content": [part]})
+        if answer is not None:
+            chat.append({"role": "assistant", "content": answer})
+    return chat
+
+
+class Evaluator:
+    """Plays a split under a label once; a label that is complete on disk is read, not played again."""
+
+    def __init__(
+        self,
+        *,
+        client: Any,
+        generator: Any,
+        recipe: Recipe,
+        run_dir: Path,
+        events: EventLog,
+        sampling: Any,
+        backend_name: str,
+    ):
+        self._client = client
+        self._model = generator.policy_model_name
+        self._recipe, self._run_dir, self._events = recipe, run_dir, events
+        self._sampling = get_sampling_params_for_backend(backend_name, sampling)
+
+    def play(self, split: str, label: str, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+        """Greedy, every maze once; returns the summary that is also written beside the records."""
+        env = self._recipe.environment
+        rows = splits.read(self._run_dir / "data" / f"{split}.jsonl")
+        settings = EvaluationSettings(
+            max_turns=env.max_turns,
+            squares_per_move=env.squares_per_move,
+            reward=env.reward,
+            policy=self._policy_name(label),
+        )
+        path = self._run_dir / "evaluations" / f"{label}.jsonl"
+
+        def report(progress: Progress) -> None:
+            self._events.emit("evaluating", label=label, **asdict(progress))
+
+        policy = EnginePolicy(self._client, self._model, self._sampling, loop)
+        mazes = [Maze.from_json(row["maze"]) for row in rows]
+        summary = summarize(play(policy, mazes, settings, report, path)).to_json()
+        write_json(path.with_suffix(".summary.json"), summary)
+        lineage.record_evaluation(self._run_dir, label, path, {"split": split, **summary})
+        self._events.emit("evaluation", label=label, split=split, **summary)
+        return summary
+
+    def _policy_name(self, label: str) -> str:
+        """The adapter in use, by content; the base before the first step."""
+        synced = self._run_dir / "lora_sync"
+        if label in ("baseline", "dev-0000") or not synced.is_dir():
+            return "base:" + lineage.read(self._run_dir)["base"]["digest"][:16]
+        return "adapter:" + tree_digest(synced)[:16]

@@ -1,0 +1,89 @@
+"""TOML files read into frozen, validated objects, with errors a person can act on."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from training.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A table of a settings file: frozen, and strict about keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+Model = TypeVar("Model", bound=Section)
+
+
+def load(path: Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
+    """Read `path` into `model`; `overrides` are dotted keys that replace values of the file.
+
+    Raises ConfigError naming the file, the key, the value and the permitted ones.
+    """
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        raise ConfigError(
+            f"{path} does not exist", f"choose one of: {', '.join(near)}" if near else ""
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}", "correct that line") from None
+    for key, value in (overrides or {}).items():
+        *tables, leaf = key.split(".")
+        table = data
+        for name in tables:
+            table = table.setdefault(name, {})
+        table[leaf] = value
+    return parse(data, model, source=str(path))
+
+
+def parse(data: Mapping[str, Any], model: type[Model], *, source: str) -> Model:
+    """Validate a mapping; every fault found is in the one ConfigError raised."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(fault, model) for fault in error.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(lines), "correct the file and try again") from None
+
+
+def _explain(fault: Mapping[str, Any], model: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _keys_beside(fault["loc"], model)
+        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"unknown key {where!r} ({hint})"
+    if fault["type"] == "missing":
+        return f"{where!r} is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{where} = {fault['input']!r}: {message}" if where else message
+
+
+def _keys_beside(loc: tuple[Any, ...], model: type[BaseModel]) -> list[str]:
+    """The keys that the table holding `loc` may have."""
+    current: Any = model
+    for part in loc[:-1]:
+        if isinstance(part, int):
+            continue
+        current = _inner_model(current.model_fields[part].annotation)
+        if current is None:
+            return []
+    return sorted(current.model_fields)
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, tuple, list, dict):
+        for inner in get_args(annotation):
+            found = _inner_model(inner)
+            if found is not None:
+                return found
+    return None
