@@ -238,7 +238,7 @@ def play(
         answers = policy.act([conversation for conversation, _ in live])
         if len(answers) != len(live) or not all(isinstance(answer, str) for answer in answers):
             raise SubstrateError(
-                f"the policy gave {len(answers)} answers to {len(live)} conversations, or some that are no text",
+                f"the policy gave {len(answers)} answers to {len(live)} conversations, or not all are texts",
                 "a policy must answer each conversation once, in order; an empty answer is an empty text",
             )
         for (conversation, episode), answer in zip(live, answers, strict=True):
@@ -337,8 +337,8 @@ def read_records(path: Path) -> list[EvaluationRecord]:
             raise DataError(f"{path.name} line {number} is no record: {error}", "evaluate again") from None
         if wrong := _not_replayed(record):
             raise DataError(
-                f"{path.name} line {number}: the actions recorded for maze {record.digest} do not lead to its "
-                f"{', '.join(wrong)}",
+                f"{path.name} line {number}: the actions on maze {record.digest} do not lead to the "
+                f"{', '.join(wrong)} stated",
                 "the file was changed; evaluate again",
             )
         records.append(record)

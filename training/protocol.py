@@ -31,11 +31,17 @@ STOP = Action.STOP
 
 
 def strip_end(text: str) -> str:
-    """The answer without the space and the end-of-turn tokens around its end."""
-    text = text.strip(_SPACE)
-    while ending := next((token for token in END_TOKENS if text.endswith(token)), None):
-        text = text[: -len(ending)].rstrip(_SPACE)
-    return text
+    """The answer without the space around it and the end-of-turn tokens at its end."""
+    end = len(text)
+    # By index, not by slicing: a policy can write any number of end tokens.
+    while end:
+        if text[end - 1] in _SPACE:
+            end -= 1
+        elif ending := next((token for token in END_TOKENS if text.endswith(token, 0, end)), None):
+            end -= len(ending)
+        else:
+            break
+    return text[:end].lstrip(_SPACE)
 
 
 def parse(text: str) -> Action | None:
