@@ -172,7 +172,8 @@ class Summary:
 
     `low` and `high` bound the solve rate (exact, 95 %). `ceiling` is the share of mazes that an oracle solves
     within the turns allowed. `format_rate` is the share of all turns that were actions. `turns_over_optimal`
-    is the mean of turns divided by optimal turns over solved episodes, None when none is solved.
+    is the mean of turns divided by optimal turns over solved episodes, None when none is solved. `records_digest`
+    names the records whatever their order in the file.
     """
 
     n: int
@@ -188,7 +189,7 @@ class Summary:
     turns_over_optimal: float | None
     policy: str
     settings: str
-    records: str
+    records_digest: str
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values."""
@@ -293,7 +294,7 @@ def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None)
         turns_over_optimal=sum(ratios) / len(ratios) if ratios else None,
         policy=records[0].policy,
         settings=records[0].settings,
-        records=records_digest(records),
+        records_digest=records_digest(records),
     )
 
 

@@ -122,7 +122,7 @@ def test_an_evaluation_that_dies_continues_and_counts_every_maze_once(tmp_path, 
     assert records == whole
     assert not {key for keys in again.asked for key in keys} & {record.key for record in kept}
     assert sorted(record.key for record in read_records(path)) == sorted(record.key for record in whole)
-    assert records_digest(read_records(path)) == records_digest(whole) == summarize(whole).records
+    assert records_digest(read_records(path)) == records_digest(whole) == summarize(whole).records_digest
     assert (progress[-1].finished, progress[-1].total, progress[-1].solved) == (64, 64, 64)
     finished = play(Dies(None, 0), MAZES, LAPTOP, records_path=path)
     assert finished == whole

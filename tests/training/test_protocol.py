@@ -4,6 +4,11 @@ from training.mazes import MOVES
 from training.protocol import ACTIONS, Action, parse
 
 
+def short(value: object) -> str:
+    """A parameter's name in pytest's report; some answers are huge."""
+    return ascii(value)[:40]
+
+
 def test_the_texts_are_those_of_the_task():
     assert [str(action) for action in ACTIONS] == [
         "('move', 0)",
@@ -35,6 +40,7 @@ def test_the_texts_are_those_of_the_task():
          Action.DOWN),
         ("<action><action>('move', 0)</action></action>", Action.RIGHT),
     ],
+    ids=short,
 )  # fmt: skip
 def test_actions_are_read(text, action):
     assert parse(text) is action
@@ -94,6 +100,7 @@ def test_actions_are_read(text, action):
         "<action>" * 100_000,
         "<|im_end|>x" * 100_000,
     ],
+    ids=short,
 )
 def test_everything_else_is_no_action(text):
     assert parse(text) is None
