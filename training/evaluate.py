@@ -172,8 +172,8 @@ class Summary:
 
     `low` and `high` bound the solve rate (exact, 95 %). `ceiling` is the share of mazes that an oracle solves
     within the turns allowed. `format_rate` is the share of all turns that were actions. `turns_over_optimal`
-    is the mean of turns divided by optimal turns over solved episodes, None when none is solved. `records_digest`
-    names the records whatever their order in the file.
+    is the mean of turns divided by optimal turns over solved episodes, None when none is solved.
+    `records_digest` names the records, whatever their order in the file.
     """
 
     n: int
