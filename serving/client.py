@@ -1,0 +1,158 @@
+"""Plays mazes through an OpenAI-compatible endpoint: a `Policy` of training.evaluate over HTTP."""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from serving.endpoint import Endpoint, Retries
+from training.errors import ConfigError
+from training.evaluate import Conversation
+from training.render import image_data_url
+
+# A policy that is still poor samples these; an image token in its answer breaks the next request.
+NEVER_SAMPLED = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer: its text without special tokens, and its token ids.
+
+    `logprobs` are those of the chosen tokens in nats, as the model gives them (no temperature, no token
+    excluded); `top` maps the ids of the likeliest tokens at each place to theirs. Both are empty unless
+    asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    top: tuple[dict[int, float], ...] = ()
+
+
+class ChatPolicy:
+    """A model behind /v1/chat/completions; the whole episode, pictures included, goes with every turn.
+
+    `allowed_token_ids` limits what is sampled; without it the vision tokens are banned by name. A sampled
+    answer (temperature > 0) is seeded by episode and turn, so asking again gives the same answer.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        max_tokens: int = 4,
+        allowed_token_ids: Sequence[int] | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
+        concurrency: int = 16,
+        timeout_s: float = 60.0,
+        retries: Retries | None = None,
+    ):
+        if concurrency < 1 or max_tokens < 1:
+            raise ConfigError(f"concurrency = {concurrency}, max_tokens = {max_tokens}", "use 1 or more")
+        self.model = model
+        self.endpoint = Endpoint(
+            base_url, api_key, timeout_s=timeout_s, connections=concurrency, retries=retries
+        )
+        self._concurrency = concurrency
+        self._seed = seed
+        self._sampling: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        if allowed_token_ids is not None:
+            self._sampling["allowed_token_ids"] = list(allowed_token_ids)
+        else:
+            self._sampling["bad_words"] = list(NEVER_SAMPLED)
+
+    def act(self, conversations: list[Conversation]) -> list[str]:
+        """One answer per conversation, in their order, or none at all: a request that fails ends the others.
+
+        Raises SubstrateError if the endpoint stops answering, ConfigError if it refuses a request.
+        """
+        return [completion.text for completion in self.complete(conversations)]
+
+    def complete(self, conversations: Sequence[Conversation], top: int = 0) -> list[Completion]:
+        """Completions in order; `top` > 0 asks for log-probabilities, of that many tokens at each place."""
+        if not conversations:
+            return []
+        stop = threading.Event()
+        pool = ThreadPoolExecutor(min(self._concurrency, len(conversations)))
+        try:
+            futures = [pool.submit(self._ask, conversation, top, stop) for conversation in conversations]
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.endpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, conversation: Conversation, top: int, stop: threading.Event) -> Completion:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages(conversation),
+            "seed": _seed(self._seed, conversation.key, len(conversation.turns)),
+            "return_token_ids": True,
+            **self._sampling,
+        }
+        if top:
+            body |= {"logprobs": True, "top_logprobs": top, "return_tokens_as_token_ids": True}
+        answer = self.endpoint.complete(body, stop)
+        try:
+            return _completion(answer, top)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.endpoint.no_completion(answer) from error
+
+
+def messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The conversation in the chat format: a picture from the user, an answer, ..., the picture of now."""
+    chat: list[dict[str, Any]] = []
+    for turn in conversation.turns:
+        chat.append(_picture(turn.image))
+        chat.append({"role": "assistant", "content": turn.answer})
+    chat.append(_picture(conversation.image))
+    return chat
+
+
+def _picture(image: np.ndarray) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": image_data_url(image)}}]}
+
+
+def _completion(answer: dict[str, Any], top: int) -> Completion:
+    (choice,) = answer["choices"]
+    places = choice["logprobs"]["content"] if top else []
+    token_ids = tuple(choice.get("token_ids") or ())
+    if top and len(places) != len(token_ids):
+        raise ValueError("not one log-probability for each token")
+    return Completion(
+        text=choice["message"]["content"] or "",
+        token_ids=token_ids,
+        logprobs=tuple(float(place["logprob"]) for place in places),
+        top=tuple(
+            {_token_id(entry["token"]): float(entry["logprob"]) for entry in place["top_logprobs"]}
+            for place in places
+        ),
+    )
+
+
+def _token_id(token: str) -> int:
+    """vLLM writes a token as `token_id:<n>` when asked for ids: texts of special tokens are not unique."""
+    return int(token.removeprefix("token_id:"))
+
+
+def _seed(seed: int, key: str, turn: int) -> int:
+    """A seed of 31 bits, the same for the same turn of the same episode."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{key}:{turn}".encode()).digest()[:4]) >> 1
