@@ -131,7 +131,9 @@ class Access(Settings):
     """IAM principals that may assume the administrator's and the researcher's role."""
 
     admin_principal_arns: tuple[Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...] = ()
-    researcher_principal_arns: tuple[Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...] = ()
+    researcher_principal_arns: tuple[
+        Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...
+    ] = ()
 
 
 class Observability(Settings):

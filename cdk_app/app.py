@@ -1,0 +1,87 @@
+"""The CDK application: `cdk deploy --all -c environment=paper` (or a path to a settings file)."""
+
+import os
+from dataclasses import dataclass
+
+import aws_cdk as cdk
+
+from cdk_app import names, settings
+from stacks.access import AccessStack
+from stacks.eks import EksStack
+from stacks.environment import Environment
+from stacks.guardrails import GuardrailsStack
+from stacks.hyperpod import HyperPodStack
+from stacks.images import ImagesStack
+from stacks.network import NetworkStack
+from stacks.observability import ObservabilityStack
+from stacks.operators import OperatorsStack
+from stacks.serving import ServingStack
+from stacks.storage import StorageStack
+
+NO_ACCOUNT = "123456789012"
+"""Stands in for the account when templates are made without credentials."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """All stacks of one environment."""
+
+    network: NetworkStack
+    guardrails: GuardrailsStack
+    storage: StorageStack
+    images: ImagesStack
+    eks: EksStack
+    hyperpod: HyperPodStack
+    operators: OperatorsStack
+    access: AccessStack
+    observability: ObservabilityStack
+    serving: ServingStack
+
+
+def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
+    """Add every stack of `environment` to `app`, so ordered that a lack of nodes never rolls back EKS."""
+    # The zones are settings; without this CDK would ask the account for them.
+    app.node.set_context(
+        f"availability-zones:account={account}:region={environment.region}", list(environment.network.zones)
+    )
+    named = names.of(environment, account)
+    common = (app, environment, named)
+    network = NetworkStack(*common)
+    guardrails = GuardrailsStack(*common)
+    storage = StorageStack(*common, network=network)
+    images = ImagesStack(*common)
+    eks = EksStack(*common, network=network, storage=storage)
+    hyperpod = HyperPodStack(*common, network=network, storage=storage, eks=eks)
+    # No node starts before there is a budget that says so.
+    hyperpod.add_stack_dependency(guardrails)
+    operators = OperatorsStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage)
+    access = AccessStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage, images=images)
+    observability = ObservabilityStack(*common, guardrails=guardrails, eks_stack=eks, hyperpod=hyperpod)
+    serving = ServingStack(*common, eks_stack=eks, storage=storage, operators=operators)
+    cdk.Tags.of(app).add("project", "skypod")
+    cdk.Tags.of(app).add("skypod:environment", environment.name)
+    return Stacks(
+        network=network,
+        guardrails=guardrails,
+        storage=storage,
+        images=images,
+        eks=eks,
+        hyperpod=hyperpod,
+        operators=operators,
+        access=access,
+        observability=observability,
+        serving=serving,
+    )
+
+
+def main() -> None:
+    """Synthesize the environment that the context names; `paper` without one."""
+    app = cdk.App()
+    environment = settings.load(app.node.try_get_context("environment") or settings.DEFAULT)
+    account = environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT") or NO_ACCOUNT
+    build(app, environment, account)
+    app.synth()
+
+
+if __name__ == "__main__":
+    main()

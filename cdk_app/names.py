@@ -1,0 +1,11 @@
+"""The physical names of an environment, as the stacks use them."""
+
+from stacks.environment import Environment
+from stacks.names import PARTS, Names
+
+__all__ = ["PARTS", "Names", "of"]
+
+
+def of(environment: Environment, account: str) -> Names:
+    """Names of `environment` in `account`."""
+    return Names(environment=environment.name, account=account, region=environment.region)

@@ -1,0 +1,108 @@
+"""The EKS control plane with what HyperPod nodes need at birth, and the two tools that work on the cluster."""
+
+import json
+
+from aws_cdk import aws_eks as eks
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from stacks.base import SkypodStack
+from stacks.charts import ChartBuilds
+from stacks.environment import Environment
+from stacks.names import Names
+from stacks.network import NetworkStack
+from stacks.objects import KubeObjectTool
+from stacks.storage import StorageStack
+
+_LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
+# coredns stays degraded until nodes come; nodes need the other three to join.
+_ADDONS: dict[str, dict[str, object] | None] = {
+    "vpc-cni": {"enableNetworkPolicy": "true"},
+    "kube-proxy": None,
+    "coredns": None,
+    "eks-pod-identity-agent": None,
+}
+
+
+class EksStack(SkypodStack):
+    """Half an hour of work for AWS, so nothing that may lack capacity is in this stack."""
+
+    part = "eks"
+    summary = "EKS control plane, its basic add-ons, and the chart and object tools"
+
+    def __init__(
+        self,
+        scope: Construct,
+        environment: Environment,
+        names: Names,
+        *,
+        network: NetworkStack,
+        storage: StorageStack,
+    ):
+        super().__init__(scope, environment, names)
+        role = iam.Role(
+            self,
+            "ClusterRole",
+            assumed_by=iam.ServicePrincipal("eks.amazonaws.com"),
+            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name("AmazonEKSClusterPolicy")],
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                actions=[
+                    "kms:Encrypt",
+                    "kms:Decrypt",
+                    "kms:DescribeKey",
+                    "kms:ListGrants",
+                    "kms:CreateGrant",
+                ],
+                resources=[storage.key.key_arn],
+            )
+        )
+        log_group = self.log_group("ControlPlaneLog", names.eks_log_group)
+        cluster = eks.CfnCluster
+        self.cluster = cluster(
+            self,
+            "Cluster",
+            name=names.cluster,
+            version=environment.eks.version,
+            role_arn=role.role_arn,
+            access_config=cluster.AccessConfigProperty(
+                authentication_mode="API", bootstrap_cluster_creator_admin_permissions=False
+            ),
+            encryption_config=[
+                cluster.EncryptionConfigProperty(
+                    provider=cluster.ProviderProperty(key_arn=storage.key.key_arn), resources=["secrets"]
+                )
+            ],
+            # Public as well, because the researcher's client and our own functions come from outside the VPC.
+            resources_vpc_config=cluster.ResourcesVpcConfigProperty(
+                subnet_ids=[subnet.subnet_id for subnet in network.control_plane_subnets],
+                security_group_ids=[network.cluster_group.security_group_id],
+                endpoint_private_access=True,
+                endpoint_public_access=True,
+            ),
+            logging=cluster.LoggingProperty(
+                cluster_logging=cluster.ClusterLoggingProperty(
+                    enabled_types=[cluster.LoggingTypeConfigProperty(type=kind) for kind in _LOG_TYPES]
+                )
+            ),
+        )
+        # EKS makes the log group itself when there is none, and then it would outlive the stack.
+        self.cluster.node.add_dependency(log_group)
+        self.cluster.node.add_dependency(role)
+        for name, configuration in _ADDONS.items():
+            eks.CfnAddon(
+                self,
+                f"Addon-{name}",
+                addon_name=name,
+                cluster_name=self.cluster.ref,
+                resolve_conflicts="OVERWRITE",
+                configuration_values=None if configuration is None else json.dumps(configuration),
+            )
+        self.charts = ChartBuilds(self, cluster=self.cluster)
+        self.objects = KubeObjectTool(self, cluster=self.cluster)
+        self.emit(
+            eks_cluster_name=self.cluster.ref,
+            eks_cluster_arn=self.cluster.attr_arn,
+            chart_build_project=self.charts.project.project_name,
+        )

@@ -1,0 +1,82 @@
+"""Custom::KubeObjects: applies Kubernetes objects in order, and deletes them in reverse.
+
+Properties: Cluster (EKS name), Manifests (JSON list). Objects that an update no longer names are deleted.
+A delete returns only when the objects are gone, so that nothing is left for a cluster that is deleted next.
+"""
+
+import json
+import time
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from .kube_client import ApiError, KubeClient
+from .reply import Done, answer
+
+_POLL_S = 2
+_PATIENCE_S = 600
+# A new access entry takes some seconds until the API server knows it.
+_ACCESS_PATIENCE_S = 120
+
+
+def handler(event: dict[str, Any], context: Any) -> None:
+    answer(event, context, _work)
+
+
+def _work(event: dict[str, Any], context: Any) -> Done:
+    properties = event["ResourceProperties"]
+    cluster = properties["Cluster"]
+    manifests: list[dict[str, Any]] = json.loads(properties["Manifests"])
+    deleting = event["RequestType"] == "Delete"
+    try:
+        client = KubeClient(cluster)
+    except ClientError as error:
+        if deleting and error.response["Error"]["Code"] == "ResourceNotFoundException":
+            return Done(event["PhysicalResourceId"])  # the cluster is gone, and its objects with it
+        raise
+    if deleting:
+        try:
+            _remove(client, manifests)
+        except ApiError:
+            # The rollback of a first apply that was refused has nothing to remove, and is refused again.
+            if not event["PhysicalResourceId"].startswith("failed-"):
+                raise
+        return Done(event["PhysicalResourceId"])
+    for manifest in manifests:
+        _apply(client, manifest)
+    kept = {_identity(manifest) for manifest in manifests}
+    old = event.get("OldResourceProperties", {})
+    if old.get("Cluster") == cluster:
+        _remove(client, [m for m in json.loads(old["Manifests"]) if _identity(m) not in kept])
+    return Done(f"{cluster}/{event['LogicalResourceId']}", {"Applied": str(len(manifests))})
+
+
+def _identity(manifest: dict[str, Any]) -> tuple[str, ...]:
+    metadata = manifest["metadata"]
+    return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def _apply(client: KubeClient, manifest: dict[str, Any]) -> None:
+    deadline = time.monotonic() + _ACCESS_PATIENCE_S
+    while True:
+        try:
+            client.apply(manifest)
+            return
+        except ApiError as error:
+            if error.status not in (401, 403, 429, 503) or time.monotonic() > deadline:
+                raise RuntimeError(f"{manifest['kind']} {manifest['metadata']['name']}: {error}") from error
+        time.sleep(_POLL_S)
+
+
+def _remove(client: KubeClient, manifests: list[dict[str, Any]]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    for manifest in reversed(manifests):
+        client.delete(manifest)
+        while client.exists(manifest):
+            if time.monotonic() > deadline:
+                kind, name = manifest["kind"], manifest["metadata"]["name"]
+                raise TimeoutError(
+                    f"{kind} {name} is still there after {_PATIENCE_S} s; something of it is in use: "
+                    "delete what runs in the namespace, then destroy again"
+                )
+            time.sleep(_POLL_S)

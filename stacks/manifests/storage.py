@@ -1,0 +1,114 @@
+"""The namespace and what every workload in it shares: the file system, service accounts, who may connect."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stacks.manifests.pods import MANAGED_BY, SHARED_CLAIM
+
+_OPERATOR_NAMESPACE = "kuberay-operator"
+_OBSERVABILITY_NAMESPACE = "hyperpod-observability"
+
+
+def build(
+    *,
+    namespace: str,
+    file_system_id: str,
+    file_system_dns: str,
+    file_system_mount_name: str,
+    capacity_gib: int,
+    service_accounts: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Namespace, a static volume with its claim `shared`, service accounts and network policies, in order.
+
+    A static volume binds to one claim only, so training and serving share one namespace.
+    """
+    volume_name = f"{namespace}-{SHARED_CLAIM}"
+    capacity = {"storage": f"{capacity_gib}Gi"}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": volume_name, "labels": dict(MANAGED_BY)},
+        "spec": {
+            "capacity": capacity,
+            "volumeMode": "Filesystem",
+            "accessModes": ["ReadWriteMany"],
+            "mountOptions": ["flock"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "claimRef": {"namespace": namespace, "name": SHARED_CLAIM},
+            "csi": {
+                "driver": "fsx.csi.aws.com",
+                "volumeHandle": file_system_id,
+                "volumeAttributes": {"dnsname": file_system_dns, "mountname": file_system_mount_name},
+            },
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": SHARED_CLAIM, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": volume_name,
+            "resources": {"requests": capacity},
+        },
+    }
+    return [
+        _namespace(namespace),
+        volume,
+        claim,
+        *(service_account(namespace, name) for name in service_accounts),
+        *network_policies(namespace),
+    ]
+
+
+def service_account(namespace: str, name: str) -> dict[str, Any]:
+    """A service account without a Kubernetes token: its AWS rights come by pod identity."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        "automountServiceAccountToken": False,
+    }
+
+
+def network_policies(namespace: str) -> list[dict[str, Any]]:
+    """Pods of the namespace reach each other; from outside only the operator and the metrics collector do.
+
+    Ray's ports execute code for whoever reaches them, so nothing else in the cluster may.
+    """
+    return [
+        _ingress(namespace, "within-namespace", [{"podSelector": {}}], ports=()),
+        _ingress(namespace, "operator", [_from_namespace(_OPERATOR_NAMESPACE)], ports=(8265, 52365, 8000)),
+        _ingress(namespace, "metrics", [_from_namespace(_OBSERVABILITY_NAMESPACE)], ports=(8080,)),
+    ]
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {**MANAGED_BY, "pod-security.kubernetes.io/enforce": "baseline"},
+        },
+    }
+
+
+def _from_namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def _ingress(
+    namespace: str, name: str, sources: list[dict[str, Any]], *, ports: Sequence[int]
+) -> dict[str, Any]:
+    rule: dict[str, Any] = {"from": sources}
+    if ports:
+        rule["ports"] = [{"protocol": "TCP", "port": port} for port in ports]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(MANAGED_BY)},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [rule]},
+    }
