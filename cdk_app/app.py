@@ -1,6 +1,7 @@
 """The CDK application: `cdk deploy --all -c environment=paper` (or a path to a settings file)."""
 
 import os
+import sys
 from dataclasses import dataclass
 
 import aws_cdk as cdk
@@ -17,6 +18,7 @@ from stacks.observability import ObservabilityStack
 from stacks.operators import OperatorsStack
 from stacks.serving import ServingStack
 from stacks.storage import StorageStack
+from training.errors import SkypodError
 
 NO_ACCOUNT = "123456789012"
 """Stands in for the account when templates are made without credentials."""
@@ -77,7 +79,11 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
 def main() -> None:
     """Synthesize the environment that the context names; `paper` without one."""
     app = cdk.App()
-    environment = settings.load(app.node.try_get_context("environment") or settings.DEFAULT)
+    try:
+        environment = settings.load(app.node.try_get_context("environment") or settings.DEFAULT)
+    except SkypodError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
     account = environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT") or NO_ACCOUNT
     build(app, environment, account)
     app.synth()

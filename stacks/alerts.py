@@ -29,7 +29,7 @@ def rule_groups(settings: Observability) -> str:
                   "GPU {{ $labels.gpu }} of {{ $labels.instance }} is at {{ $value }} C"),
             _rule("NodeMemoryLow",
                   "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes < 0.05", "5m", "critical",
-                  "{{ $labels.instance }} has less than 5 % of its memory left; on the head that ends the run"),
+                  "{{ $labels.instance }} has less than 5 % of its memory left; the head's end is the run's"),
         ],
         "cost": [
             _rule("GpusIdle", f"avg(avg_over_time({_GPU_UTILIZATION}[2h])) < 5", "15m", "warning",
@@ -37,7 +37,7 @@ def rule_groups(settings: Observability) -> str:
         ],
         "training": [
             _rule("TrainingStalled",
-                  f"changes({metric('step_seconds')}[{stalled}]) == 0 and {metric('step_seconds')} > 0", "5m", "critical",
+                  f"changes({metric('step_seconds')}[{stalled}]) == 0", "5m", "critical",
                   f"no training step has ended for {stalled}"),
             _rule("EngineDisagrees", f"{metric('logprob_gap_mean')} > 0.1", "1m", "warning",
                   "trainer and rollout engine differ by {{ $value }} nats per token on average"),

@@ -106,7 +106,7 @@ def chart(
     version: str,
     values: dict[str, object],
 ) -> cdk.CustomResource:
-    """A release of a chart. A `source` that ends in .git is cloned at `version`, others are chart repositories."""
+    """A release of a chart at a pinned `version`: from a git repository (.git) or a chart repository."""
     variables = {
         "RELEASE": release,
         "NAMESPACE": namespace,

@@ -1,4 +1,4 @@
-"""The EKS control plane with what HyperPod nodes need at birth, and the two tools that work on the cluster."""
+"""The EKS control plane with what HyperPod nodes need at birth, and the two tools that work on it."""
 
 import json
 

@@ -31,12 +31,22 @@ class Settings(BaseModel):
 
 
 class Network(Settings):
-    """One VPC. HyperPod and Lustre share the first zone, because neither EFA nor Lustre should cross zones."""
+    """One VPC. HyperPod and Lustre share the first zone: neither EFA nor Lustre should cross zones."""
 
     cidr: str = "10.40.0.0/16"
     zones: Annotated[tuple[str, ...], Field(min_length=2, max_length=3)]
     control_plane_prefix_bits: Annotated[int, _between(22, 28)] = 24
-    node_prefix_bits: Annotated[int, _between(17, 22)] = 18
+    node_prefix_bits: Annotated[int, _between(18, 22)] = 18
+
+    @model_validator(mode="after")
+    def _room_for_all(self) -> Self:
+        least = IPv4Network(self.cidr).prefixlen + 2
+        if self.node_prefix_bits < least:
+            raise ValueError(
+                f"node_prefix_bits = {self.node_prefix_bits} leaves no room for the other subnets in "
+                f"{self.cidr}; it must be from {least} to 22"
+            )
+        return self
 
     @field_validator("cidr")
     @classmethod
@@ -91,7 +101,7 @@ class HyperPod(Settings):
 
     head: InstanceGroup
     gpu: InstanceGroup
-    wait_for_nodes_s: Annotated[int, _between(60, 7_000)] = 3_600
+    wait_for_nodes_s: Annotated[int, _between(60, 3_500)] = 3_300
 
     @model_validator(mode="after")
     def _roles(self) -> Self:

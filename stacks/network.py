@@ -79,7 +79,7 @@ class NetworkStack(SkypodStack):
         for port in (ec2.Port.all_traffic(), *_LUSTRE_PORTS):
             self.cluster_group.add_ingress_rule(self.cluster_group, port, "from the cluster")
             self.cluster_group.add_egress_rule(self.cluster_group, port, "to the cluster")
-        # Apart from the cluster's own group, because EFA's health check may fail on a group open to 0.0.0.0/0.
+        # Apart from the cluster's own group: EFA's health check may fail on a group open to 0.0.0.0/0.
         self.egress_group = ec2.SecurityGroup(
             self,
             "EgressGroup",

@@ -29,7 +29,7 @@ _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloa
 
 
 def node_role(stack: SkypodStack, *, network: NetworkStack, lifecycle_bucket: s3.IBucket) -> iam.Role:
-    """AWS's managed policy for cluster instances, plus what the VPC CNI, image pulls and pod identity need."""
+    """AWS's managed policy for cluster instances, plus what the CNI, image pulls and pod identity need."""
     region, account = stack.names.region, stack.names.account
     ec2_arn = f"arn:aws:ec2:{region}:{account}"
     role = iam.Role(

@@ -1,5 +1,6 @@
 """Managed Prometheus with alerts, the collector add-on on the nodes, and Grafana where it can be had."""
 
+import aws_cdk as cdk
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_grafana as grafana
@@ -51,13 +52,16 @@ class ObservabilityStack(SkypodStack):
             alias=names.prefix,
             alert_manager_definition=alerts.alert_manager(names.region, guardrails.topic.topic_arn),
         )
-        aps.CfnRuleGroupsNamespace(
+        # Metrics of a destroyed cluster are worth no workspace; runs keep their own in metrics.jsonl.
+        self.workspace.apply_removal_policy(cdk.RemovalPolicy.DESTROY)
+        rules = aps.CfnRuleGroupsNamespace(
             self,
             "Alerts",
             name=names.prefix,
             workspace=self.workspace.attr_arn,
             data=alerts.rule_groups(environment.observability),
         )
+        rules.apply_removal_policy(cdk.RemovalPolicy.DESTROY)
         endpoint = f"https://aps-workspaces.{names.region}.amazonaws.com/workspaces/{self.workspace.attr_workspace_id}"
         self._collector(eks_stack, endpoint)
         self.emit(prometheus_workspace_id=self.workspace.attr_workspace_id, prometheus_endpoint=endpoint)
@@ -125,7 +129,7 @@ class ObservabilityStack(SkypodStack):
         )
         role.add_to_policy(iam.PolicyStatement(actions=list(_QUERY), resources=[self.workspace.attr_arn]))
         role.add_to_policy(iam.PolicyStatement(actions=["aps:ListWorkspaces"], resources=["*"]))
-        return grafana.CfnWorkspace(
+        workspace = grafana.CfnWorkspace(
             self,
             "Grafana",
             name=self.names.prefix,
@@ -137,3 +141,5 @@ class ObservabilityStack(SkypodStack):
             plugin_admin_enabled=False,
             role_arn=role.role_arn,
         )
+        workspace.apply_removal_policy(cdk.RemovalPolicy.DESTROY)
+        return workspace

@@ -1,4 +1,4 @@
-"""What runs on the nodes for the workloads: KubeRay, the Lustre driver, the namespace and its shared volume."""
+"""What workloads need on the nodes: KubeRay, the Lustre driver, the namespace and its shared volume."""
 
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
@@ -25,7 +25,7 @@ _LUSTRE_DRIVER_ACCOUNT = "fsx-csi-controller-sa"
 
 
 class OperatorsStack(SkypodStack):
-    """Deployed when nodes are there, and destroyed while they still are: an uninstall needs running operators."""
+    """Deployed once nodes are there and destroyed while they still are: cleaning up needs the operators."""
 
     part = "operators"
     summary = "KubeRay, the Lustre driver, and the namespace with its shared volume and network policies"

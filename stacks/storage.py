@@ -20,7 +20,7 @@ LIFECYCLE_PREFIX = "lifecycle"
 
 
 class StorageStack(SkypodStack):
-    """Runs are written to Lustre and exported to S3 by the file system itself, so adapters are in S3 at once."""
+    """Runs are written to Lustre and exported to S3 by the file system itself, adapters included."""
 
     part = "storage"
     summary = "Artifacts bucket, FSx for Lustre with export to S3, lifecycle scripts and the data key"

@@ -43,9 +43,9 @@ def _work(event: dict[str, Any], context: Any) -> Done:
             return Done(f"{cluster}/nodes", {"Nodes": str(sum(wanted.values()))})
         if time.time() > deadline:
             raise TimeoutError(
-                f"after {properties['TimeoutSeconds']} s nodes have not joined {cluster}: {'; '.join(missing)}. "
-                "Check the quota 'for cluster usage' of the type, its offering in the zone, and the node logs "
-                f"under /aws/sagemaker/Clusters/{cluster}"
+                f"after {properties['TimeoutSeconds']} s nodes have not joined {cluster}: "
+                f"{'; '.join(missing)}. Check the quota 'for cluster usage' of the type, its offering in the "
+                f"zone, and the node logs under /aws/sagemaker/Clusters/{cluster}"
             )
         if time.monotonic() > turn_ends:
             boto3.client("lambda").invoke(

@@ -19,7 +19,7 @@ class Done:
     data: dict[str, str] = field(default_factory=dict)
 
 
-class Postponed(Exception):  # noqa: N818 - it is not an error
+class Postponed(Exception):
     """The work goes on in another invocation, which will answer."""
 
 

@@ -24,7 +24,7 @@ def ray_pod(
 ) -> dict[str, Any]:
     """A pod template for one Ray container on the nodes of `group`.
 
-    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` whole GPUs; memory in GiB.
+    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs.
     """
     quantity = {"cpu": str(resources.cpus), "memory": f"{resources.memory_gib}Gi"}
     if gpus:

@@ -5,6 +5,7 @@ from typing import Any
 from stacks.environment import Environment
 from stacks.manifests.pods import MANAGED_BY, RAY_HEAD_PORTS, base_env, ray_pod
 from stacks.outputs import Outputs
+from training.errors import ConfigError
 from training.recipe import Topology
 
 # NCCL must not pick the interfaces of pods' own bridges.
@@ -23,15 +24,16 @@ def build(
 
     `topology` defaults to the environment's whole GPU group. The head announces no CPUs, so that no actor
     lands there: it runs the driver, the dashboard and the job server. Token authentication is on; KubeRay
-    makes the token a Secret named like the cluster. Raises ValueError when the topology needs more than the
+    makes the token a Secret named like the cluster. Raises ConfigError when the topology needs more than the
     environment has.
     """
     gpu_group = environment.hyperpod.gpu
     topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
     if topology.worker_nodes > gpu_group.count or topology.gpus_per_node > gpu_group.gpus:
-        raise ValueError(
+        raise ConfigError(
             f"the recipe needs {topology.worker_nodes} workers with {topology.gpus_per_node} GPUs each, but "
-            f"environment {environment.name!r} has {gpu_group.count} nodes with {gpu_group.gpus} GPUs"
+            f"environment {environment.name!r} has {gpu_group.count} nodes with {gpu_group.gpus} GPUs",
+            "choose a smaller topology in the recipe, or raise hyperpod.gpu in the environment",
         )
     env = base_env(outputs.region)
     return {

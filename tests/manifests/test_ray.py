@@ -1,0 +1,141 @@
+"""Ray objects against KubeRay's own CRDs, and against what the run needs."""
+
+import copy
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from stacks.manifests import raycluster, rayservice
+from training.errors import ConfigError
+from training.recipe import Topology
+
+
+@pytest.fixture
+def cluster(environment, outputs) -> dict[str, Any]:
+    return raycluster.build(environment, outputs, image=f"{outputs.train_repository_uri}@sha256:{'0' * 64}")
+
+
+@pytest.fixture
+def service(environment, outputs) -> dict[str, Any]:
+    return rayservice.build(
+        environment,
+        outputs,
+        image=f"{outputs.serve_repository_uri}@sha256:{'0' * 64}",
+        base_model_path="/shared/models/visgym-sft",
+        model_id="visgym-qwen3vl",
+        adapters_uri=outputs.adapters_uri,
+        adapter_name="maze-0123abcd",
+        adapter_digest="0123abcd",
+        max_lora_rank=32,
+        max_model_len=8192,
+    )
+
+
+def _groups(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+
+
+def _container(group: dict[str, Any]) -> dict[str, Any]:
+    (container,) = group["template"]["spec"]["containers"]
+    return container
+
+
+def test_kuberay_accepts_the_cluster(cluster, ray_faults):
+    assert ray_faults(cluster) == []
+
+
+def test_kuberay_accepts_the_service(service, ray_faults):
+    assert ray_faults(service) == []
+
+
+def test_a_mistyped_field_would_be_found(cluster, ray_faults):
+    wrong = copy.deepcopy(cluster)
+    wrong["spec"]["workerGroupSpecs"][0]["replica"] = 3
+    wrong["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
+    assert len(ray_faults(wrong)) == 2
+
+
+@pytest.mark.parametrize("which", ["cluster", "service"])
+def test_kubernetes_accepts_every_pod(which, request, environment):
+    """The CRDs leave parts of the pod open; the pod's own schema does not."""
+    spec = request.getfixturevalue(which)["spec"]
+    for group in _groups(spec.get("rayClusterConfig", spec)):
+        template = group["template"]
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "pod", **template["metadata"]},
+            "spec": template["spec"],
+        }
+        kubernetes_validate.validate(pod, environment.eks.version, strict=True)
+
+
+def test_the_cluster_is_one_head_without_gpus_and_three_workers_with_two(cluster):
+    spec = cluster["spec"]
+    (workers,) = spec["workerGroupSpecs"]
+    assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (3, 3, 3)
+    assert _container(workers)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert "nvidia.com/gpu" not in _container(spec["headGroupSpec"])["resources"]["limits"]
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert spec["headGroupSpec"]["rayStartParams"]["dashboard-host"] == "0.0.0.0"
+
+
+def test_ray_asks_for_a_token(cluster, service):
+    assert cluster["spec"]["authOptions"] == {"mode": "token"}
+    assert service["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+
+
+@pytest.mark.parametrize("which", ["cluster", "service"])
+def test_every_container_shares_the_file_system_and_gives_up_privileges(which, request):
+    spec = request.getfixturevalue(which)["spec"]
+    for group in _groups(spec.get("rayClusterConfig", spec)):
+        container = _container(group)
+        env = {item["name"]: item["value"] for item in container["env"]}
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in group["template"]["spec"]["volumes"]}
+        assert env["SKYPOD_SHARED"] == mounts["shared"] == "/shared"
+        assert volumes["shared"]["persistentVolumeClaim"] == {"claimName": "shared"}
+        assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+        assert mounts["shm"] == "/dev/shm"
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert group["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_smaller_topology_asks_for_less(environment, outputs):
+    small = raycluster.build(
+        environment, outputs, image="i", topology=Topology(worker_nodes=2, gpus_per_node=1)
+    )
+    (workers,) = small["spec"]["workerGroupSpecs"]
+    assert workers["replicas"] == 2
+    assert _container(workers)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_a_topology_that_the_environment_lacks_is_refused_with_both_sizes(environment, outputs):
+    with pytest.raises(ConfigError, match=r"4 workers with 2 GPUs.*3 nodes with 2 GPUs"):
+        raycluster.build(environment, outputs, image="i", topology=Topology(worker_nodes=4, gpus_per_node=2))
+
+
+def test_the_service_serves_base_and_adapter(service):
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    (llm,) = application["args"]["llm_configs"]
+    assert application["import_path"] == "ray.serve.llm:build_openai_app"
+    assert llm["model_loading_config"] == {
+        "model_id": "visgym-qwen3vl",
+        "model_source": "/shared/models/visgym-sft",
+    }
+    assert llm["lora_config"]["dynamic_lora_loading_path"] == "s3://artifacts/adapters"
+    assert llm["engine_kwargs"]["max_lora_rank"] == 32
+    assert service["metadata"]["annotations"] == {
+        "skypod/adapter": "maze-0123abcd",
+        "skypod/adapter-digest": "0123abcd",
+    }
+    accounts = {
+        g["template"]["spec"]["serviceAccountName"] for g in _groups(service["spec"]["rayClusterConfig"])
+    }
+    assert accounts == {"skypod-serving"}

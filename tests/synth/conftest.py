@@ -1,0 +1,80 @@
+"""All templates of the environments, made once per test run."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Node 20 still runs the CDK; its notice would hide a failing test's output.
+os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+
+from aws_cdk import App
+from aws_cdk.assertions import Template
+
+from cdk_app import app as cdk_application
+from cdk_app import settings
+from stacks.environment import Environment
+from stacks.names import PARTS, Names
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Synthesized:
+    """`templates` by the short name of the stack; `after` says which stacks each one waits for."""
+
+    environment: Environment
+    names: Names
+    templates: dict[str, dict[str, Any]]
+    after: dict[str, set[str]]
+
+    def resources(self, resource_type: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """(stack, logical id, resource) of every resource of the type."""
+        return [
+            (part, logical_id, resource)
+            for part, template in self.templates.items()
+            for logical_id, resource in template["Resources"].items()
+            if resource["Type"] == resource_type
+        ]
+
+    def one(self, resource_type: str) -> dict[str, Any]:
+        found = self.resources(resource_type)
+        assert len(found) == 1, [logical_id for _, logical_id, _ in found]
+        return found[0][2]
+
+
+def synthesize(environment: Environment) -> Synthesized:
+    context = json.loads((ROOT / "cdk.json").read_text())["context"]
+    # The validator takes ten seconds; test_command_line runs it once, with findings fatal.
+    app = App(context=context, builtin_cloud_formation_validation=False)
+    stacks = cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
+    by_part = {part: getattr(stacks, part) for part in PARTS}
+    part_of = {stack.stack_name: part for part, stack in by_part.items()}
+    return Synthesized(
+        environment=environment,
+        names=stacks.network.names,
+        templates={part: Template.from_stack(stack).to_json() for part, stack in by_part.items()},
+        after={
+            part: {part_of[other.stack_name] for other in stack.dependencies}
+            for part, stack in by_part.items()
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def paper() -> Synthesized:
+    return synthesize(settings.load("paper"))
+
+
+@pytest.fixture(scope="session")
+def dev() -> Synthesized:
+    return synthesize(settings.load("dev"))
+
+
+@pytest.fixture(scope="session")
+def keeping() -> Synthesized:
+    """The paper environment with its data kept on destroy."""
+    return synthesize(settings.load("paper", {"storage.keep_data": True, "name": "keeping"}))

@@ -1,0 +1,54 @@
+"""Settings files: what is wrong is named, with the value and the way out."""
+
+import pytest
+
+from cdk_app import settings
+from training.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["paper", "dev"])
+def test_every_environment_loads(name):
+    assert settings.load(name).name == name
+
+
+def test_the_default_is_the_topology_of_the_paper():
+    hyperpod = settings.load().hyperpod
+    assert (hyperpod.head.instance_type, hyperpod.head.count, hyperpod.head.gpus) == ("ml.r5d.16xlarge", 1, 0)
+    assert (hyperpod.gpu.instance_type, hyperpod.gpu.count, hyperpod.gpu.gpus) == ("ml.g7e.12xlarge", 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "said"),
+    [
+        ("storage.lustre_capacity_gib", 7, ["storage.lustre_capacity_gib = 7", "1200", "100800"]),
+        ("storage.lustre_capacity_gib", 3000, ["3000", "multiple of 2400"]),
+        ("hyperpod.gpu.count", 99, ["hyperpod.gpu.count = 99", "from 0 to 64"]),
+        ("hyperpod.wait_for_nodes_s", 3_600, ["3600", "from 60 to 3500"]),
+        ("hyperpod.head.gpus", 1, ["head", "0 GPUs"]),
+        ("hyperpod.gpus", {}, ["hyperpod.gpus", "'gpu'"]),
+        ("storage.keep_dat", True, ["storage.keep_dat", "'keep_data'"]),
+        ("network.zones", ["us-west-2a", "eu-west-1a"], ["eu-west-1a", "us-west-2"]),
+        ("network.zones", ["us-west-2a"], ["network.zones"]),
+        ("network.cidr", "8.8.0.0/16", ["8.8.0.0/16", "private"]),
+        ("network.cidr", "10.0.0.0/8", ["10.0.0.0/8", "/16 to /20"]),
+        ("network.node_prefix_bits", 17, ["node_prefix_bits", "17", "from 18"]),
+        ("eks.version", "1.20", ["1.20", "1.35"]),
+        ("name", "Paper", ["name", "Paper"]),
+        ("guardrails.monthly_budget_usd", 0, ["0", "from 1"]),
+    ],
+)
+def test_a_fault_names_the_key_the_value_and_the_remedy(override, value, said):
+    with pytest.raises(ConfigError) as raised:
+        settings.load("paper", {override: value})
+    assert all(word in str(raised.value) for word in said), str(raised.value)
+
+
+def test_an_unknown_environment_lists_those_that_exist():
+    with pytest.raises(ConfigError, match=r"dev\.toml, paper\.toml"):
+        settings.load("papre")
+
+
+def test_settings_cannot_be_changed():
+    environment = settings.load()
+    with pytest.raises(ValueError, match="frozen"):
+        environment.namespace = "other"
