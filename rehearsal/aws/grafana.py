@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -90,6 +91,15 @@ class Grafana(Service):
         return self.workspaces[number]
 
 
+def _api(properties: dict[str, Any]) -> dict[str, Any]:
+    # The template has a flag of its own for what the API carries in a JSON document.
+    if "PluginAdminEnabled" not in properties:
+        return properties
+    rest = {key: value for key, value in properties.items() if key != "PluginAdminEnabled"}
+    enabled = str(properties["PluginAdminEnabled"]).lower() == "true"
+    return {**rest, "Configuration": json.dumps({"plugins": {"pluginAdminEnabled": enabled}})}
+
+
 def register(grafana: Grafana) -> None:
     """AWS::Grafana::Workspace."""
 
@@ -103,7 +113,7 @@ def register(grafana: Grafana) -> None:
         }
 
     def create(logical_id: str, properties: dict[str, Any], stack: str) -> tuple[str, dict[str, Any]]:
-        params = models.from_template("grafana", "CreateWorkspace", properties, _RENAME)
+        params = models.from_template("grafana", "CreateWorkspace", _api(properties), _RENAME)
         number = grafana.call("CreateWorkspace", params)["workspace"]["id"]
         return number, attributes(number)
 
@@ -115,7 +125,7 @@ def register(grafana: Grafana) -> None:
         }
         changed = {
             key: value
-            for key, value in new.items()
+            for key, value in _api(new).items()
             if old.get(key) != value and _RENAME.get(key, key).lower() in allowed
         }
         params = models.from_template("grafana", "UpdateWorkspace", changed, _RENAME)

@@ -75,6 +75,13 @@ class EmulatedAws:
         return self.state_dir / "aws.log"
 
     @property
+    def pid(self) -> int:
+        """The server's process id. Raises SubstrateError when it does not run."""
+        if self._process is None:
+            raise SubstrateError("The emulated AWS does not run", "Call start() first")
+        return self._process.pid
+
+    @property
     def env(self) -> dict[str, str]:
         """What boto3 and the cdk CLI need on top of the environment to reach this AWS and nothing else."""
         settings = self.state_dir / "aws-config"

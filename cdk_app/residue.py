@@ -1,0 +1,199 @@
+"""What is left of an environment: everything of ours that still exists, in every service of the stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+
+from cdk_app import names
+from stacks.environment import Environment
+
+ENVIRONMENT_TAG = "skypod:environment"
+
+
+@dataclass(frozen=True, order=True)
+class Residue:
+    """One thing that exists although its environment should be gone."""
+
+    kind: str
+    identifier: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class _Search:
+    session: boto3.Session
+    environment: Environment
+    names: names.Names
+
+    def client(self, service: str) -> Any:
+        return self.session.client(service, region_name=self.environment.region)
+
+    def pages(self, service: str, operation: str, key: str, **params: Any) -> Iterator[Any]:
+        """All items of a listing, whether botocore knows how to page it or not."""
+        client = self.client(service)
+        if not client.can_paginate(operation):
+            yield from getattr(client, operation)(**params)[key]
+            return
+        for page in client.get_paginator(operation).paginate(**params):
+            yield from page[key]
+
+    def ours(self, name: str) -> bool:
+        """Whether this environment's stacks gave the name, or CloudFormation derived it from one of them."""
+        if name in (self.names.prefix, self.names.artifacts_bucket, self.names.lifecycle_bucket):
+            return True
+        heads = (*self.names.stacks, *(f"{self.names.prefix}-{made}" for made in _OTHER_NAMES))
+        return name.startswith((f"{self.names.prefix}/", *heads))
+
+    def tagged(self, tags: list[dict[str, str]], key: str = "Key", value: str = "Value") -> bool:
+        return any(tag[key] == ENVIRONMENT_TAG and tag[value] == self.environment.name for tag in tags)
+
+
+_OTHER_NAMES = (
+    "admin",
+    "researcher",
+    "charts",
+    "train-image",
+    "serve-image",
+    "alerts",
+    "monthly",
+    "artifacts",
+)
+
+
+def sweep(session: boto3.Session, environment: Environment) -> list[Residue]:
+    """Everything of `environment` in the session's account, sorted; an empty list after a complete destroy.
+
+    The CDK's own bootstrap stack is the account's and not counted. A KMS key that waits for its deletion is
+    not counted either, because AWS deletes none at once.
+    """
+    account = session.client("sts", region_name=environment.region).get_caller_identity()["Account"]
+    search = _Search(session, environment, names.of(environment, account))
+    return sorted({residue for finder in _FINDERS for residue in finder(search)})
+
+
+def _stacks(search: _Search) -> Iterator[Residue]:
+    for stack in search.pages("cloudformation", "describe_stacks", "Stacks"):
+        if stack["StackName"] in search.names.stacks:
+            yield Residue("CloudFormation stack", stack["StackName"], stack["StackStatus"])
+
+
+def _clusters(search: _Search) -> Iterator[Residue]:
+    for cluster in search.pages("sagemaker", "list_clusters", "ClusterSummaries"):
+        if cluster["ClusterName"] == search.names.cluster:
+            yield Residue("HyperPod cluster", cluster["ClusterName"], cluster["ClusterStatus"])
+    for name in search.pages("eks", "list_clusters", "clusters"):
+        if name == search.names.cluster:
+            yield Residue("EKS cluster", name)
+
+
+def _file_systems(search: _Search) -> Iterator[Residue]:
+    for file_system in search.pages("fsx", "describe_file_systems", "FileSystems"):
+        if search.tagged(file_system.get("Tags", [])):
+            detail = f"{file_system['StorageCapacity']} GiB, {file_system['Lifecycle']}"
+            yield Residue("FSx file system", file_system["FileSystemId"], detail)
+
+
+_NETWORK = (
+    ("VPC", "describe_vpcs", "Vpcs", "VpcId"),
+    ("subnet", "describe_subnets", "Subnets", "SubnetId"),
+    ("security group", "describe_security_groups", "SecurityGroups", "GroupId"),
+    ("route table", "describe_route_tables", "RouteTables", "RouteTableId"),
+    ("internet gateway", "describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
+    ("NAT gateway", "describe_nat_gateways", "NatGateways", "NatGatewayId"),
+    ("elastic IP address", "describe_addresses", "Addresses", "AllocationId"),
+    ("VPC endpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+)
+
+
+def _network(search: _Search) -> Iterator[Residue]:
+    for kind, operation, key, identifier in _NETWORK:
+        for item in search.pages("ec2", operation, key):
+            if search.tagged(item.get("Tags", [])) and item.get("State") != "deleted":
+                yield Residue(kind, item[identifier], str(item.get("State", "")))
+
+
+def _buckets(search: _Search) -> Iterator[Residue]:
+    for bucket in search.client("s3").list_buckets()["Buckets"]:
+        if search.ours(bucket["Name"]):
+            yield Residue("S3 bucket", bucket["Name"])
+
+
+def _builds(search: _Search) -> Iterator[Residue]:
+    for repository in search.pages("ecr", "describe_repositories", "repositories"):
+        if search.ours(repository["repositoryName"]):
+            yield Residue("ECR repository", repository["repositoryName"])
+    for project in search.pages("codebuild", "list_projects", "projects"):
+        if search.ours(project):
+            yield Residue("CodeBuild project", project)
+
+
+def _functions(search: _Search) -> Iterator[Residue]:
+    for function in search.pages("lambda", "list_functions", "Functions"):
+        if search.ours(function["FunctionName"]):
+            yield Residue("Lambda function", function["FunctionName"])
+
+
+_LOG_FOLDERS = ("/aws/lambda/", "/aws/codebuild/", "/aws/eks/", "/aws/sagemaker/Clusters/", "/")
+
+
+def _logs(search: _Search) -> Iterator[Residue]:
+    for group in search.pages("logs", "describe_log_groups", "logGroups"):
+        name = group["logGroupName"]
+        folder = next((folder for folder in _LOG_FOLDERS if name.startswith(folder)), "")
+        if search.ours(name.removeprefix(folder)):
+            yield Residue("log group", name, f"{group.get('storedBytes', 0)} bytes")
+
+
+def _keys(search: _Search) -> Iterator[Residue]:
+    kms = search.client("kms")
+    for listed in search.pages("kms", "list_keys", "Keys"):
+        key = kms.describe_key(KeyId=listed["KeyId"])["KeyMetadata"]
+        if key["KeyManager"] != "CUSTOMER" or key["KeyState"] == "PendingDeletion":
+            continue
+        if search.tagged(kms.list_resource_tags(KeyId=key["KeyId"])["Tags"], "TagKey", "TagValue"):
+            yield Residue("KMS key", key["KeyId"], key["KeyState"])
+
+
+def _roles(search: _Search) -> Iterator[Residue]:
+    for role in search.pages("iam", "list_roles", "Roles"):
+        if search.ours(role["RoleName"]):
+            yield Residue("IAM role", role["RoleName"])
+
+
+def _observability(search: _Search) -> Iterator[Residue]:
+    for workspace in search.pages("amp", "list_workspaces", "workspaces"):
+        if search.ours(workspace.get("alias", "")):
+            yield Residue("Prometheus workspace", workspace["workspaceId"], workspace["status"]["statusCode"])
+    for workspace in search.pages("grafana", "list_workspaces", "workspaces"):
+        if search.ours(workspace.get("name", "")):
+            yield Residue("Grafana workspace", workspace["id"], workspace["status"])
+
+
+def _guardrails(search: _Search) -> Iterator[Residue]:
+    for topic in search.pages("sns", "list_topics", "Topics"):
+        if search.ours(topic["TopicArn"].rpartition(":")[2]):
+            yield Residue("SNS topic", topic["TopicArn"])
+    answer = search.client("budgets").describe_budgets(AccountId=search.names.account)
+    for budget in answer.get("Budgets", []):
+        if search.ours(budget["BudgetName"]):
+            yield Residue("budget", budget["BudgetName"])
+
+
+_FINDERS: tuple[Callable[[_Search], Iterator[Residue]], ...] = (
+    _stacks,
+    _clusters,
+    _file_systems,
+    _network,
+    _buckets,
+    _builds,
+    _functions,
+    _logs,
+    _keys,
+    _roles,
+    _observability,
+    _guardrails,
+)

@@ -1,0 +1,208 @@
+"""Drives the real cdk command line against the emulated AWS: synth, bootstrap, deploy, diff, destroy.
+
+`env` is what `EmulatedAws.env` gives; `app_args` name the app, for example `["-c", "environment=paper"]`, or
+`assembly_args(path)` for an assembly that `synth` has written. Every function runs in the repository root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.errors import SubstrateError
+
+ROOT = Path(__file__).resolve().parents[1]
+CONCURRENCY = 4
+"""Stacks that the CLI works on at once, where their dependencies allow it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One step of progress. `status` is started, progress, done, unchanged or failed."""
+
+    stage: str
+    status: str
+    stack: str = ""
+    """Empty when the event concerns the whole stage."""
+    detail: str = ""
+    seconds: float = 0.0
+    """Since the stage began."""
+
+
+OnEvent = Callable[[Event], None]
+
+_SETTINGS = {
+    "CI": "true",
+    "NO_COLOR": "1",
+    "CDK_DISABLE_CLI_TELEMETRY": "true",
+    "CDK_DISABLE_VERSION_CHECK": "1",
+    "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",
+    "NODE_NO_WARNINGS": "1",
+    # The validator takes ten seconds a process; `make synth` and the tests run it.
+    "CDK_VALIDATION": "false",
+}
+_UNWANTED = ("AWS_SESSION_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "PYTHONDONTWRITEBYTECODE")
+_RESOURCE = re.compile(
+    r"^(?P<stack>[\w-]+) \|\s*(?P<done>\d+)(?P<total>/\d+)? \| [\d: APM]+ \| "
+    r"(?P<status>\w+)\s+\| (?P<what>.*)$"
+)
+_STEPS = (
+    (re.compile(r"^(?P<stack>[\w-]+): (?:deploying|destroying)\.\.\."), "started"),
+    (re.compile(r"^\s*✅\s+(?P<stack>[\w-]+) \(no changes\)"), "unchanged"),
+    (re.compile(r"^\s*✅\s+(?P<stack>[\w-]+)(?:: destroyed)?\s*$"), "done"),
+    (re.compile(r"^\s*❌\s+(?P<stack>[\w-]+)"), "failed"),
+)
+_NOISE = ("Source Location", "(no user code in", "CloudTrail delivery", "Failed resources:")
+_LONGEST_CAUSE = 12
+"""Lines of the CLI's own explanation that go into an error."""
+
+
+def assembly_args(assembly: Path) -> list[str]:
+    """The app arguments that use an assembly as it is, without another synth."""
+    return ["--app", str(assembly)]
+
+
+def synth(env: Mapping[str, str], app_args: Sequence[str], assembly: Path, on_event: OnEvent) -> None:
+    """Synthesize the app into `assembly`, once for all later calls."""
+    _run("synth", ["synth", "--quiet", "--output", str(assembly), *app_args], env, on_event)
+
+
+def bootstrap(env: Mapping[str, str], on_event: OnEvent) -> None:
+    """Make the CDK's own roles and bucket in the account and region of `env`."""
+    target = f"aws://{env['CDK_DEFAULT_ACCOUNT']}/{env['CDK_DEFAULT_REGION']}"
+    _run("bootstrap", ["bootstrap", target, "--app", ""], env, on_event)
+
+
+def deploy(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> None:
+    """Deploy all stacks. A failing stack is rolled back by CloudFormation and raises SubstrateError."""
+    command = ["deploy", "--all", "--require-approval", "never", "--progress", "events"]
+    _run("deploy", [*command, "--concurrency", str(CONCURRENCY), *app_args], env, on_event)
+
+
+def diff(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> tuple[str, ...]:
+    """The stacks that a deploy would change; empty when all is as deployed."""
+    lines = _run("diff", ["diff", *app_args], env, on_event)
+    changed = []
+    stack = ""
+    for line in lines:
+        header = re.match(r"^Stack (\S+)", line)
+        if header:
+            stack = header[1]
+        elif line.startswith(("Resources", "Parameters", "Outputs", "Conditions", "IAM ", "Security Group")):
+            changed.append(stack)
+    return tuple(dict.fromkeys(changed))
+
+
+def destroy(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> None:
+    """Destroy all stacks, dependents first."""
+    command = ["destroy", "--all", "--force", "--progress", "events", "--concurrency", str(CONCURRENCY)]
+    _run("destroy", [*command, *app_args], env, on_event)
+
+
+def _run(stage: str, arguments: list[str], env: Mapping[str, str], on_event: OnEvent) -> list[str]:
+    began = time.monotonic()
+    on_event(Event(stage, "started"))
+    process = subprocess.Popen(
+        [str(_cdk()), *arguments, "--no-notices", "--no-color"],
+        cwd=ROOT,
+        env=_environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C reaches it through us, so that its own children end too
+    )
+    lines: list[str] = []
+    try:
+        for line in process.stdout or ():
+            lines.append(line.rstrip())
+            event = _parse(stage, lines[-1], time.monotonic() - began)
+            if event is not None:
+                on_event(event)
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    seconds = time.monotonic() - began
+    if code != 0:
+        on_event(Event(stage, "failed", seconds=seconds))
+        raise SubstrateError(f"cdk {stage} failed: {_cause(lines)}", _remedy(stage, lines))
+    on_event(Event(stage, "done", seconds=seconds))
+    return lines
+
+
+def _cdk() -> Path:
+    command = ROOT / "node_modules" / ".bin" / "cdk"
+    if not command.exists():
+        raise SubstrateError(
+            "The cdk command line is not installed", f"Run `npm ci` in {ROOT} (needs Node 20 or newer)"
+        )
+    return command
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    return {**kept, **_SETTINGS, **env, "PATH": path}
+
+
+def _parse(stage: str, line: str, seconds: float) -> Event | None:
+    resource = _RESOURCE.match(line)
+    if resource:
+        counted = f"{resource['done']}{resource['total'] or ''}"
+        return Event(
+            stage,
+            "progress",
+            resource["stack"],
+            f"{counted} {resource['status']} {resource['what']}",
+            seconds,
+        )
+    for pattern, status in _STEPS:
+        step = pattern.match(line)
+        if step and step["stack"] != "Environment":
+            return Event(stage, status, step["stack"], seconds=seconds)
+    return None
+
+
+def _cause(lines: Sequence[str]) -> str:
+    """The CLI's own explanation: what follows its last failure mark, or its last lines."""
+    marks = [index for index, line in enumerate(lines) if line.lstrip().startswith(("❌", "‣"))]
+    told = lines[marks[0] :] if marks else lines[-_LONGEST_CAUSE:]
+    kept = [line.strip() for line in told if line.strip() and not line.strip().startswith(_NOISE)]
+    return "\n    ".join(_unique(kept)[:_LONGEST_CAUSE]) or "it gave no reason"
+
+
+def _unique(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))
+
+
+def _remedy(stage: str, lines: Sequence[str]) -> str:
+    text = "\n".join(deque(lines, 60))
+    if "bootstrap" in text and stage == "deploy":
+        return "Bootstrap the account first: `cdk bootstrap`"
+    if stage == "synth":
+        return "Run `make synth` to see the whole trace"
+    return "Correct the named resource and run it again; the stack was rolled back to its last good state"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    for number, patience_s in ((signal.SIGINT, 5), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience_s)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
