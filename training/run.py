@@ -3,6 +3,7 @@
 The run folder holds the resolved recipe, the data and the manifest, written by whoever submitted it.
 """
 
+import importlib
 import os
 import sys
 import traceback
@@ -22,8 +23,6 @@ SHARED_VARIABLE = "SKYPOD_SHARED"
 
 def main(run_dir: Path, backend: "Backend | None" = None) -> None:
     """Train, evaluate and export; every outcome is in the run folder when this returns or raises."""
-    import ray
-
     from training.skyrl import experiment
     from training.skyrl.backend import CUDA
 
@@ -34,7 +33,7 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
     lineage.append(run_dir, "attempts", attempt)
     events.emit("stage", name="cluster")
     try:
-        ray.init(address="auto", log_to_driver=True)
+        _join(chosen, backend)
         adapter = experiment.run(chosen, run_dir, Path(os.environ[SHARED_VARIABLE]), backend, events)
     except BaseException as error:
         traceback.print_exc()
@@ -46,6 +45,18 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
         finished=lineage.now(),
     )
     events.emit("finished", adapter=str(adapter.relative_to(run_dir)))
+
+
+def _join(chosen: recipe.Recipe, backend: "Backend") -> None:
+    """Connect to the cluster that started this job, and to no other."""
+    import ray
+
+    setup = backend.server_setup if chosen.rollout.engine == "skyrl-servers" else ""
+    if setup:
+        module, _, function = setup.rpartition(".")
+        getattr(importlib.import_module(module), function)()
+    runtime_env = {"worker_process_setup_hook": setup} if setup else None
+    ray.init(address="auto", log_to_driver=True, runtime_env=runtime_env)
 
 
 if __name__ == "__main__":

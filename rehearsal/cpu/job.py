@@ -52,6 +52,8 @@ CPU = Backend(
             }.items()
         },
     },
+    server_setup="rehearsal.cpu.loopback.bind_skyrl_servers",
+    server_executor="uni",
 )
 
 if __name__ == "__main__":

@@ -30,3 +30,13 @@ def install() -> None:
         )
 
     rendezvous._create_c10d_store = create_store
+
+
+def bind_skyrl_servers() -> None:
+    """Make SkyRL's own inference servers and router of this process listen on 127.0.0.1 alone.
+
+    Called in every worker process of a job (Ray's worker set-up hook) and in its driver.
+    """
+    import skyrl.backends.skyrl_train.inference_servers.common as common
+
+    common.default_bind_host = lambda node_ip: "127.0.0.1"

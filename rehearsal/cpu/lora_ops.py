@@ -8,7 +8,9 @@ matrix per token. Here: one matrix product per adapter in the batch; -1 contribu
 import torch
 
 
-def _delta(inputs: torch.Tensor, weights: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+def _delta(
+    inputs: torch.Tensor, weights: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor | None:
     """inputs [T, in], weights [S, out, in], slots [>= T] -> [T, out], or None when no row has an adapter."""
     if weights.dim() == 4:
         weights = weights.squeeze(1)

@@ -66,7 +66,11 @@ def _sync_non_persistent_buffers(model: torch.nn.Module, loaded_sd: Any) -> None
             buffer = module._buffers.get(key)
             if buffer is None:
                 continue
-            value = buffer.detach().clone() if dist.get_rank() == 0 else torch.empty(buffer.shape, dtype=buffer.dtype)
+            value = (
+                buffer.detach().clone()
+                if dist.get_rank() == 0
+                else torch.empty(buffer.shape, dtype=buffer.dtype)
+            )
             dist.broadcast(value, src=0)
             module._buffers[key] = value
 

@@ -10,7 +10,8 @@ class Backend:
     """Settings that the hardware decides, not the recipe.
 
     `trainer_overrides` are SkyRL keys; `engine_arguments` go to the small engine's `vllm.LLM`;
-    `engine_environment` are its process variables; `server_overrides` are SkyRL keys for its own servers.
+    `engine_environment` are its process variables; `server_overrides` are SkyRL keys for its own servers,
+    and `server_setup` names a function that their processes call first ("module.function").
     """
 
     name: str
@@ -18,7 +19,8 @@ class Backend:
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     engine_environment: Mapping[str, str] = field(default_factory=dict)
     server_overrides: Mapping[str, Any] = field(default_factory=dict)
-    distributed_executor: str = ""
+    server_setup: str = ""
+    server_executor: str = ""
 
 
 CUDA = Backend(name="cuda")

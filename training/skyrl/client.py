@@ -48,7 +48,11 @@ class LocalClient(InferenceEngineInterface):
         self._pumps: dict[int, asyncio.Task] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_engines": self._engines, "_model_name": self._model_name, "_weight_version": self._weight_version}
+        return {
+            "_engines": self._engines,
+            "_model_name": self._model_name,
+            "_weight_version": self._weight_version,
+        }
 
     @property
     def model_name(self) -> str:
@@ -112,7 +116,9 @@ class LocalClient(InferenceEngineInterface):
             image = Image.open(io.BytesIO(data)).convert("RGB")
             out = self._processor(images=[image], return_tensors="pt")
             tokens = int(out["image_grid_thw"].prod()) // self._processor.merge_size**2
-            self._pictures[key] = _Picture(np.asarray(image), out["pixel_values"], out["image_grid_thw"], tokens)
+            self._pictures[key] = _Picture(
+                np.asarray(image), out["pixel_values"], out["image_grid_thw"], tokens
+            )
         return key
 
     def decode_mm_kwargs(self, kwargs_data: dict[str, Any] | None) -> MultiModalKwargs:
@@ -122,7 +128,8 @@ class LocalClient(InferenceEngineInterface):
             return MultiModalKwargs(pixel_values=None, image_grid_thw=None)
         pictures = [self._pictures[key] for key in keys]
         return MultiModalKwargs(
-            pixel_values=torch.cat([p.patches for p in pictures]), image_grid_thw=torch.cat([p.grid for p in pictures])
+            pixel_values=torch.cat([p.patches for p in pictures]),
+            image_grid_thw=torch.cat([p.grid for p in pictures]),
         )
 
     # -- sampling ------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from training.recipe import Recipe
 from training.skyrl.gym_env import ENV_ID
 
 
-def overrides(recipe: Recipe, *, run_dir: Path, shared_dir: Path, backend_overrides: dict[str, Any]) -> dict[str, Any]:
+def overrides(
+    recipe: Recipe, *, run_dir: Path, shared_dir: Path, backend_overrides: dict[str, Any]
+) -> dict[str, Any]:
     """Every SkyRL key that differs from its default; `backend_overrides` come from the substrate."""
     env, rollout, opt = recipe.environment, recipe.rollout, recipe.optimization
     top = recipe.topology

@@ -115,5 +115,7 @@ class RolloutEngine:
 
 def _sample(completion: Any) -> Sample:
     ids = list(completion.token_ids)
-    logprobs = [max(step[token].logprob, -9999.0) for token, step in zip(ids, completion.logprobs, strict=True)]
+    logprobs = [
+        max(step[token].logprob, -9999.0) for token, step in zip(ids, completion.logprobs, strict=True)
+    ]
     return Sample(ids, logprobs, completion.finish_reason)

@@ -20,7 +20,9 @@ from training.render import image_data_url
 class EnginePolicy:
     """`training.evaluate.Policy` over SkyRL's inference client; called from a thread beside its event loop."""
 
-    def __init__(self, client: Any, model: str | None, sampling: dict[str, Any], loop: asyncio.AbstractEventLoop):
+    def __init__(
+        self, client: Any, model: str | None, sampling: dict[str, Any], loop: asyncio.AbstractEventLoop
+    ):
         self._client, self._model, self._sampling, self._loop = client, model, sampling, loop
 
     def act(self, conversations: list[Conversation]) -> Sequence[str]:
@@ -86,8 +88,13 @@ class Evaluator:
         )
         path = self._run_dir / "evaluations" / f"{label}.jsonl"
 
+        shown = 0
+
         def report(progress: Progress) -> None:
-            self._events.emit("evaluating", label=label, **asdict(progress))
+            nonlocal shown
+            if progress.finished > shown:
+                shown = progress.finished
+                self._events.emit("evaluating", label=label, **asdict(progress))
 
         policy = EnginePolicy(self._client, self._model, self._sampling, loop)
         mazes = [Maze.from_json(row["maze"]) for row in rows]

@@ -36,8 +36,9 @@ class MazeExperiment(BasePPOExp):
             chosen |= backend.server_overrides
         keys = config.overrides(recipe, run_dir=run_dir, shared_dir=shared_dir, backend_overrides=chosen)
         cfg = config.build(keys)
-        if backend.distributed_executor:
-            cfg.generator.inference_engine.distributed_executor_backend = backend.distributed_executor
+        if recipe.rollout.engine == "skyrl-servers" and backend.server_executor:
+            # SkyRL's validation does not know every executor of vLLM.
+            cfg.generator.inference_engine.distributed_executor_backend = backend.server_executor
         super().__init__(cfg)
         self._restrict_tokens()
 

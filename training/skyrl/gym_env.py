@@ -38,9 +38,7 @@ class MazeGymEnv(BaseTextEnv):
         outcome = self._episode.act(action)
         reward = self._episode.result().score if outcome.done else 0.0
         observations = [] if outcome.done else [self._observation()]
-        return BaseTextEnvStepOutput(
-            observations=observations, reward=reward, done=outcome.done, metadata={}
-        )
+        return BaseTextEnvStepOutput(observations=observations, reward=reward, done=outcome.done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
         result = self._episode.result()
@@ -48,4 +46,6 @@ class MazeGymEnv(BaseTextEnv):
 
     @staticmethod
     def aggregate_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        return {key: sum(float(m[key]) for m in metrics) / len(metrics) for key in metrics[0]} if metrics else {}
+        return (
+            {key: sum(float(m[key]) for m in metrics) / len(metrics) for key in metrics[0]} if metrics else {}
+        )

@@ -37,7 +37,9 @@ class JsonlTracker:
         limit = self._recipe.optimization.max_logprob_gap
         gap = metrics.get("logprob_gap_mean")
         if gap is None:
-            raise DataError(f"step {step} reported no log-probability gap", "the engine must return log-probabilities")
+            raise DataError(
+                f"step {step} reported no log-probability gap", "the engine must return log-probabilities"
+            )
         if not gap <= limit:
             raise DataError(
                 f"step {step}: trainer and engine differ by {gap:.3g} nats on average, more than {limit:.3g}",

@@ -1,0 +1,51 @@
+# The commands of this repository. `make` alone lists them.
+.DEFAULT_GOAL := help
+RECIPE ?= rehearsal
+KEEP ?=
+RUN ?=
+BIN := .venv/bin
+TRAIN_BIN := .venv-train/bin
+# A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install rehearse warm-start stop test test-fast lint synth clean
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: .venv/.complete .venv-train/.complete node_modules/.complete ## Make both environments and the cdk CLI
+
+.venv/.complete .venv-train/.complete: scripts/environment.sh pyproject.toml $(wildcard requirements/*.lock)
+	@scripts/environment.sh $(@D)
+
+node_modules/.complete: package.json package-lock.json
+	@command -v npm > /dev/null || { echo "error: npm is missing\n  -> install Node.js 20 or newer" >&2; exit 3; }
+	npm ci --silent --no-audit --no-fund
+	@touch $@
+
+rehearse: install ## The whole job on this machine (RECIPE=smoke for the short one, KEEP=1 leaves it up)
+	@$(BIN)/skypod rehearse --recipe $(RECIPE) $(if $(KEEP),--keep) $(if $(RUN),--run $(RUN))
+
+warm-start: .venv-train/.complete ## Make the tiny base policy of the rehearsal anew
+	rm -rf .rehearsal/shared/models/maze-tiny
+	$(TRAIN_BIN)/python -m rehearsal.tiny.warmstart --out .rehearsal/shared/models/maze-tiny --seed 0
+
+stop: ## End a rehearsal that is running or was kept up
+	@$(BIN)/python -m rehearsal.stop
+
+test-fast: .venv/.complete node_modules/.complete ## Everything that needs no emulator, Ray, SkyRL or vLLM
+	$(BIN)/python -m pytest -q -m "not emulator and not ray and not skyrl and not vllm"
+
+test: install ## All tests
+	$(BIN)/python -m pytest -q
+	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/skyrl
+
+lint: .venv/.complete ## Style, imports and likely faults
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+synth: .venv/.complete node_modules/.complete ## The CloudFormation templates of every stack, in cdk.out
+	node_modules/.bin/cdk synth --quiet --all
+
+clean: ## Remove environments, caches, run folders and synthesized templates
+	rm -rf .venv .venv-train node_modules cdk.out .rehearsal runs build *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,52 @@
+"""The `skypod` command: one group, its parts loaded when they are used."""
+
+import importlib
+import sys
+
+import click
+
+from training.errors import SkypodError
+
+COMMANDS = {
+    "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
+}
+
+
+class Lazy(click.Group):
+    """Imports a command only when it is called, so that `--help` and synth stay light."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+@click.command(cls=Lazy)
+@click.version_option(package_name="skypod")
+def cli() -> None:
+    """From `cdk deploy` to a served adapter, and back to nothing."""
+
+
+def main() -> None:
+    """Run the command; errors of ours are printed with their remedy, without a traceback."""
+    try:
+        sys.exit(cli(standalone_mode=False) or 0)
+    except SkypodError as error:
+        click.secho(f"error: {error.problem}", fg="red", err=True)
+        if error.remedy:
+            click.echo(f"  -> {error.remedy}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; everything that was started has been stopped", err=True)
+        sys.exit(130)

@@ -1,0 +1,183 @@
+"""`skypod rehearse`: the whole job on this machine, from `cdk deploy` to a served adapter and back to nothing."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cdk_app import settings
+from rehearsal import preflight, stages, substrate
+from rehearsal.progress import MemoryWatch, Stages
+from rehearsal.stages import Rehearsal
+from rehearsal.substrate import MARK, Folders
+from training import recipe as recipes
+from training import report
+from training.errors import ConfigError, SkypodError
+from training.files import write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+LEARN = [
+    ("Deploy all stacks to the emulated AWS", stages.deploy_stacks),
+    ("Read back what was made", stages.read_back),
+    ("Make the base policy", stages.base_policy),
+    ("Make mazes and run folder", stages.make_run),
+    ("Bring up the Ray cluster", stages.ray_up),
+    ("Evaluate, train with SkyRL, evaluate", stages.train),
+    ("Take the Ray cluster down", stages.ray_down),
+    ("Publish the adapter", stages.publish),
+    ("Serve base and adapter", stages.serve),
+    ("Play the test through HTTP", stages.play_served),
+]
+
+
+@click.command()
+@click.option(
+    "--recipe", "recipe_name", default="rehearsal", show_default=True, help="Recipe by name or path."
+)
+@click.option("--environment", "environment_name", default=settings.DEFAULT, show_default=True)
+@click.option("--run", "run_id", default=None, help="Run id; its folder below runs/ must not exist.")
+@click.option("--keep", is_flag=True, help="Leave everything up at the end, until Ctrl-C or `make stop`.")
+@click.option(
+    "--crds",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="SKYPOD_CRDS_DIR",
+    help="Folder with KubeRay's CRD files: Ray objects are then validated strictly.",
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a recipe key.")
+def rehearse(
+    recipe_name: str,
+    environment_name: str,
+    run_id: str | None,
+    keep: bool,
+    crds: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Run the whole job on this machine: no AWS account, no GPU."""
+    console = Console()
+    folders = Folders(ROOT)
+    recipe_file = recipes.find(recipe_name, ROOT / "recipes")
+    chosen = recipes.load(recipe_file, _overrides(assignments))
+    environment = settings.load(environment_name)
+    run = run_id or f"{chosen.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if (folders.runs / run).exists():
+        raise ConfigError(f"run {run!r} exists already in {folders.runs}", "choose another --run")
+    preflight.check(ROOT, folders.train_python)
+    started = time.monotonic()
+    os.environ[MARK] = run
+    os.environ.pop("RAY_ADDRESS", None)
+    with preflight.only_one(folders.state), _interruptible(), MemoryWatch() as memory:
+        folders.prepare()
+        shown = Stages(console)
+        try:
+            with shown.stage("Start the emulated AWS and Kubernetes"):
+                running = substrate.running(folders, crds)
+                parts = running.__enter__()
+            try:
+                r = Rehearsal(folders, parts, environment, chosen, recipe_file, run)
+                _perform(r, shown, console, keep)
+            finally:
+                with _uninterrupted():
+                    running.__exit__(None, None, None)
+        finally:
+            left = substrate.end_survivors(run)
+            for name in left:
+                console.print(f"[red]had to kill:[/] {name}", highlight=False)
+    _close(r, shown, console, memory, time.monotonic() - started, left)
+
+
+def _perform(r: Rehearsal, shown: Stages, console: Console, keep: bool) -> None:
+    for title, stage in LEARN:
+        with shown.stage(title) as live:
+            stage(r, live)
+    if keep:
+        _keep(r, console)
+    for title, stage in (("Stop serving", stages.serve_down), ("Destroy all stacks", stages.tear_down)):
+        with shown.stage(title) as live:
+            stage(r, live)
+
+
+def _keep(r: Rehearsal, console: Console) -> None:
+    """Wait with everything up."""
+    env = r.substrate.aws.env
+    console.print(f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})")
+    console.print(f"Kubernetes  {r.substrate.kube.endpoint}")
+    console.print(
+        f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {stages.MODEL_ID}:{r.adapter_name}"
+    )
+    console.print("Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n")
+    with suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def _close(
+    r: Rehearsal, shown: Stages, console: Console, memory: MemoryWatch, total_s: float, left: list[str]
+) -> None:
+    """Report, results and times, once nothing runs any more."""
+    stages.forget_scratch(r)
+    write_json(r.run_dir / "timings.json", shown.timings())
+    page = report.write(r.run_dir)
+    console.print(shown.table(total_s, memory.peak_gib, r.folders.size_gib()))
+    pair = stages.compare_runs(r)
+    turns = r.recipe.environment.max_turns
+    console.print(
+        f"\nSolved of the published 64, greedy, at most {turns} turns (ceiling {r.summaries['final']['ceiling']:.1%}):"
+    )
+    for label in ("baseline", "final", "served"):
+        console.print(f"  {label:9s} {stages.rate(r.summaries[label])}", highlight=False)
+    console.print(
+        f"  won {pair['won']}, lost {pair['lost']} (exact McNemar p = {pair['p']:.2g})", highlight=False
+    )
+    console.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
+    if left:
+        raise SkypodError(
+            f"{len(left)} processes outlived the rehearsal and were killed", "report this fault"
+        )
+
+
+def _overrides(assignments: tuple[str, ...]) -> dict[str, object]:
+    """`--set a.b=1` pairs; values are read as TOML, else taken as text."""
+    import tomllib
+
+    values: dict[str, object] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {assignment!r} is not KEY=VALUE", "for example --set optimization.steps=4"
+            )
+        try:
+            values[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key] = text
+    return values
+
+
+@contextmanager
+def _interruptible():
+    """SIGTERM ends a rehearsal as Ctrl-C does: in order."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _uninterrupted():
+    """A second Ctrl-C does not leave half of the clean-up undone."""
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, signal.SIG_IGN) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

@@ -1,0 +1,72 @@
+"""Everything that can be known before the rehearsal starts anything."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rehearsal.progress import available_bytes
+from training.errors import SubstrateError
+
+MEMORY_GIB = 8
+DISK_GIB = 2
+NODE_MAJOR = 20
+
+
+def check(root: Path, train_python: Path) -> None:
+    """Raises SubstrateError for the first thing that is missing or too small, with the remedy."""
+    if not sys.platform.startswith("linux"):
+        raise SubstrateError(
+            f"the rehearsal runs on Linux, this is {sys.platform}", "use a Linux machine or VM"
+        )
+    _check_node(root)
+    if not train_python.is_file():
+        raise SubstrateError(f"the training environment is missing: {train_python}", "run `make install`")
+    free_gib = available_bytes() / 2**30
+    if free_gib < MEMORY_GIB:
+        raise SubstrateError(
+            f"only {free_gib:.1f} GiB of memory are free, the rehearsal needs {MEMORY_GIB}",
+            "close other programs",
+        )
+    disk_gib = shutil.disk_usage(root).free / 2**30
+    if disk_gib < DISK_GIB:
+        raise SubstrateError(
+            f"only {disk_gib:.1f} GiB of disk are free in {root}, the rehearsal needs {DISK_GIB}",
+            "remove old folders below runs/",
+        )
+
+
+def _check_node(root: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        raise SubstrateError("Node.js is missing", f"install Node.js {NODE_MAJOR} or newer")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.lstrip("v").split(".")[0]) < NODE_MAJOR:
+        raise SubstrateError(f"Node.js {version} is too old", f"install Node.js {NODE_MAJOR} or newer")
+    if not (root / "node_modules" / ".bin" / "cdk").exists():
+        raise SubstrateError("the cdk command line is not installed", "run `make install`")
+
+
+@contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of this checkout; the kernel frees it when the process ends, however it ends."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    path = state_dir / "lock"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise SubstrateError(
+                f"a rehearsal of this checkout is running (process {file.read().strip() or 'unknown'})",
+                "wait for it, or end it with `make stop`",
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+        file.truncate(0)

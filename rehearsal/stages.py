@@ -1,0 +1,299 @@
+"""The stages of a rehearsal, in order. Each does the real thing and leaves its outcome in `Rehearsal`."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+from cdk_app.readback import Check
+
+from cdk_app import cluster, kube, outputs, readback, residue
+from cdk_app.settings import Environment
+from rehearsal import deploy, warm
+from rehearsal.progress import Stage
+from rehearsal.substrate import MARK, Folders, Substrate
+from stacks.manifests import raycluster, rayservice
+from stacks.outputs import Outputs
+from training import jobs, lineage, prepare
+from training.errors import DataError, SubstrateError
+from training.evaluate import EvaluationSettings, Progress, paired, play, read_records, summarize
+from training.files import read_json, write_json
+from training.jobs import Endpoint
+from training.mazes import Maze
+from training.recipe import Recipe
+
+CLUSTER = "skypod"
+SERVICE = "skypod-serve"
+MODEL_ID = "maze"
+RAY_UP_S = 180
+SERVED_S = 240
+
+
+@dataclass
+class Rehearsal:
+    """One rehearsal; the fields below the line are filled by the stages."""
+
+    folders: Folders
+    substrate: Substrate
+    environment: Environment
+    recipe: Recipe
+    recipe_file: Path
+    run: str
+    # ----
+    deployed: Outputs | None = None
+    checks: list[Check] = field(default_factory=list)
+    ray: Endpoint | None = None
+    submission: str = ""
+    served_url: str = ""
+    adapter_name: str = ""
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def session(self) -> boto3.Session:
+        return self.substrate.aws.session()
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folders.runs / self.run
+
+    @property
+    def base_dir(self) -> Path:
+        return self.folders.shared / self.recipe.policy.base_model
+
+    def api(self) -> Any:
+        """The ordinary Kubernetes client for the cluster that eks:DescribeCluster names."""
+        return kube.connect(self.session, self.deployed.eks_cluster_name)
+
+
+def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
+    """Bootstrap and deploy every stack with the cdk CLI, then read its outputs."""
+    deploy.bootstrap(r.substrate.aws.env, stage.update)
+    deploy.deploy(r.substrate.aws.env, ["-c", f"environment={r.environment.name}"], stage.update)
+    r.deployed = outputs.read(r.session, r.environment)
+
+
+def read_back(r: Rehearsal, stage: Stage) -> None:
+    """Compare what exists with what the settings ask for."""
+    r.checks = readback.compare(r.session, r.environment, r.deployed)
+    wrong = [f"{c.what}: expected {c.expected}, found {c.found}" for c in r.checks if not c.ok]
+    if wrong:
+        raise DataError(
+            "deployed resources differ from the settings: " + "; ".join(wrong), "see the stack events"
+        )
+    stage.note = f"{len(r.checks)} properties as set"
+
+
+def ray_up(r: Rehearsal, stage: Stage) -> None:
+    """Create the environment's RayCluster and wait until Kubernetes calls it ready."""
+    manifest = raycluster.build(
+        r.environment,
+        r.deployed,
+        image=r.deployed.train_repository_uri,
+        name=CLUSTER,
+        topology=r.recipe.topology,
+    )
+    api = r.api()
+    cluster.up(api, manifest, timeout_s=RAY_UP_S, on_event=stage.update)
+    r.ray = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
+    stage.note = (
+        f"1 head + {r.recipe.topology.worker_nodes} workers x {r.recipe.topology.gpus_per_node} declared GPUs"
+    )
+
+
+def base_policy(r: Rehearsal, stage: Stage) -> None:
+    """The tiny policy, from the cache or made now."""
+    made = warm.ensure(r.base_dir, r.folders.train_python, stage.update)
+    stage.note = ("made " if made else "cached ") + warm.digest(r.base_dir)[:12]
+
+
+def make_run(r: Rehearsal, stage: Stage) -> None:
+    """Mazes, resolved recipe and manifest of the run."""
+    ceilings = prepare.prepare(
+        r.recipe,
+        r.run_dir,
+        base_dir=r.base_dir,
+        image=f"laptop environment for {r.deployed.train_repository_uri}",
+        source=r.recipe_file,
+    )
+    stage.note = f"ceiling of the test: {ceilings['test']:.1%} in {r.recipe.environment.max_turns} turns"
+
+
+def train(r: Rehearsal, stage: Stage) -> None:
+    """Submit the run as a Ray job and follow it to its end."""
+    in_cluster = r.folders.shared / "runs" / r.run
+    r.submission = jobs.submit(
+        r.ray,
+        run=r.run,
+        entrypoint=f"python -m rehearsal.cpu.job {in_cluster}",
+        environment={MARK: r.run},
+    )
+    outcome = jobs.follow(r.ray, r.submission, _show(r, stage))
+    (r.run_dir / "logs").mkdir(exist_ok=True)
+    (r.run_dir / "logs" / "job.log").write_text(outcome.log)
+    if not outcome.succeeded:
+        failure = _last_failure(r) or outcome.message
+        raise SubstrateError(
+            f"the training job ended {outcome.status}: {failure}", f"read {r.run_dir}/logs/job.log"
+        )
+    for label in ("baseline", "final"):
+        r.summaries[label] = read_json(r.run_dir / "evaluations" / f"{label}.summary.json")
+    stage.note = f"{rate(r.summaries['baseline'])} -> {rate(r.summaries['final'])}"
+
+
+def _show(r: Rehearsal, stage: Stage) -> Callable[[dict[str, Any]], None]:
+    def show(event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "stage":
+                stage.update(f"starting {event['name']}")
+            case "evaluating":
+                stage.update(f"{event['label']}: {event['solved']} solved of {event['finished']} played")
+            case "step":
+                text = f"train {event['train_solve_rate']:.0%}, gap {event['logprob_gap_mean']:.1e}"
+                stage.advance(event["step"], event["steps"], f"step {event['step']}/{event['steps']}: {text}")
+
+    return show
+
+
+def _last_failure(r: Rehearsal) -> str:
+    from training.events import read
+
+    failures = [e["message"] for e in read(r.run_dir / "events.jsonl") if e["event"] == "failed"]
+    return failures[-1] if failures else ""
+
+
+def ray_down(r: Rehearsal, stage: Stage) -> None:
+    """Serving needs the GPUs that training held."""
+    cluster.down(r.api(), r.deployed.namespace, CLUSTER, timeout_s=60)
+    r.ray = None
+
+
+def publish(r: Rehearsal, stage: Stage) -> None:
+    """Package the adapter by content and put it where serving looks for it."""
+    from serving import adapter, store
+
+    manifest = lineage.read(r.run_dir)
+    packaged = adapter.package(
+        r.run_dir / manifest["adapter"]["folder"],
+        r.run_dir / "adapter",
+        base_dir=r.base_dir,
+        run_id=r.run,
+        evaluation_digest=manifest["evaluations"]["final"]["records"],
+    )
+    bucket, _, prefix = r.deployed.adapters_uri.removeprefix("s3://").partition("/")
+    uri = store.upload(r.run_dir / "adapter" / packaged.name, r.session.client("s3"), bucket, prefix)
+    r.adapter_name = packaged.name
+    lineage.update(
+        r.run_dir, serving={"name": packaged.name, "uri": uri, "base_digest": packaged.base_digest}
+    )
+    stage.note = uri
+
+
+def serve(r: Rehearsal, stage: Stage) -> None:
+    """Apply the serving manifest and wait until base and adapter are served."""
+    from serving.endpoint import Endpoint as Served
+
+    manifest = rayservice.build(
+        r.environment,
+        r.deployed,
+        image=r.deployed.serve_repository_uri,
+        base_model_path=f"/shared/{r.recipe.policy.base_model}",
+        model_id=MODEL_ID,
+        adapters_uri=r.deployed.adapters_uri,
+        adapter_name=r.adapter_name,
+        adapter_digest=lineage.read(r.run_dir)["adapter"]["digest"],
+        max_lora_rank=r.recipe.policy.lora_rank,
+        max_model_len=r.recipe.rollout.max_model_len_tokens,
+        name=SERVICE,
+    )
+    r.served_url = cluster.serve_up(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update)
+    with_adapter = f"{MODEL_ID}:{r.adapter_name}"
+    endpoint = Served(r.served_url)
+    try:
+        endpoint.wait_until_served(with_adapter, timeout_s=SERVED_S)
+    finally:
+        endpoint.close()
+    stage.note = f"{r.served_url} serves {MODEL_ID} and {with_adapter}"
+
+
+def play_served(r: Rehearsal, stage: Stage) -> None:
+    """Play the test through HTTP: base and adapter must differ, and the adapter must do as in the trainer."""
+    from serving.client import ChatPolicy
+
+    env = r.recipe.environment
+    trainer = read_records(r.run_dir / "evaluations" / "final.jsonl")
+    mazes = [Maze.from_json(record.maze) for record in trainer]
+    settings = EvaluationSettings(
+        max_turns=env.max_turns,
+        squares_per_move=env.squares_per_move,
+        reward=env.reward,
+        policy=r.adapter_name,
+    )
+    allowed = None
+    if r.recipe.rollout.text_tokens_only:
+        allowed = read_json(r.run_dir / "generation.json")["allowed_token_ids"]
+    path = r.run_dir / "evaluations" / "served.jsonl"
+
+    def report(progress: Progress) -> None:
+        stage.advance(progress.finished, progress.total, f"{progress.solved} solved")
+
+    with ChatPolicy(
+        r.served_url,
+        f"{MODEL_ID}:{r.adapter_name}",
+        max_tokens=r.recipe.rollout.max_new_tokens,
+        allowed_token_ids=allowed,
+    ) as policy:
+        served = play(policy, mazes, settings, report, path)
+    summary = summarize(served).to_json()
+    write_json(path.with_suffix(".summary.json"), summary)
+    lineage.record_evaluation(r.run_dir, "served", path, {"split": "test", **summary})
+    r.summaries["served"] = summary
+    by_key = {record.key: record for record in trainer}
+    differing = sum(record.actions != by_key[record.key].actions for record in served)
+    if summary["solved"] != r.summaries["final"]["solved"] or differing:
+        raise DataError(
+            f"served: {summary['solved']} of {summary['n']} solved, trainer: {r.summaries['final']['solved']}; "
+            f"{differing} episodes took other actions",
+            "the server does not serve the adapter that was trained; compare evaluations/final and served",
+        )
+    stage.note = f"{rate(summary)}, every action as in the trainer"
+
+
+def serve_down(r: Rehearsal, stage: Stage) -> None:
+    """Delete the RayService; its processes end with it."""
+    cluster.serve_down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60)
+    r.served_url = ""
+
+
+def tear_down(r: Rehearsal, stage: Stage) -> None:
+    """Destroy every stack and look for anything that is left."""
+    deploy.destroy(r.substrate.aws.env, ["-c", f"environment={r.environment.name}"], stage.update)
+    left = residue.sweep(r.session, r.environment)
+    if left:
+        names = "; ".join(f"{item.service} {item.name}" for item in left)
+        raise SubstrateError(
+            f"{len(left)} resources are left after destroy: {names}", "delete them, or `cdk destroy` again"
+        )
+    stage.note = "nothing is left"
+
+
+def rate(summary: dict[str, Any]) -> str:
+    """A solve rate with its exact 95 % interval."""
+    return (
+        f"{summary['solved']}/{summary['n']} = {summary['solve_rate']:.1%} "
+        f"[{summary['low']:.1%}, {summary['high']:.1%}]"
+    )
+
+
+def compare_runs(r: Rehearsal) -> dict[str, Any]:
+    """Paired outcome of the test before and after."""
+    before, after = (read_records(r.run_dir / "evaluations" / f"{x}.jsonl") for x in ("baseline", "final"))
+    pair = paired(before, after)
+    return {"won": pair.won, "lost": pair.lost, "both": pair.both, "neither": pair.neither, "p": pair.p_value}
+
+
+def forget_scratch(r: Rehearsal) -> None:
+    """Engine copies of adapters are of no use after the run."""
+    for name in ("lora_versions", "lora_sync", "exports"):
+        shutil.rmtree(r.run_dir / name, ignore_errors=True)

@@ -1,0 +1,121 @@
+"""The laptop's AWS and Kubernetes, started together and ended together, with a sweep for whatever is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rehearsal.aws.process import EmulatedAws
+from rehearsal.kube.process import KubeStandIn
+
+MARK = "SKYPOD_REHEARSAL"
+"""Environment variable of every process of a rehearsal, set to its run id."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where a rehearsal of this checkout keeps things."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / ".rehearsal"
+
+    @property
+    def shared(self) -> Path:
+        """Stands for the FSx file system: what pods see as /shared."""
+        return self.state / "shared"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def train_python(self) -> Path:
+        """Stands for the train image: the interpreter that pods run."""
+        return self.root / ".venv-train" / "bin" / "python"
+
+    def size_gib(self) -> float:
+        """What the checkout takes on disk, environments, caches and runs included."""
+        out = subprocess.run(["du", "-sk", str(self.root)], capture_output=True, text=True, check=False)
+        return int(out.stdout.split()[0]) / 2**20
+
+    def prepare(self) -> None:
+        """Make the folders; runs are on the shared file system, as on AWS."""
+        (self.shared / "models").mkdir(parents=True, exist_ok=True)
+        self.runs.mkdir(exist_ok=True)
+        link = self.shared / "runs"
+        if not link.exists():
+            link.symlink_to(self.runs, target_is_directory=True)
+
+
+@dataclass(frozen=True)
+class Substrate:
+    aws: EmulatedAws
+    kube: KubeStandIn
+
+
+@contextmanager
+def running(folders: Folders, crds_dir: Path | None) -> Iterator[Substrate]:
+    """Start both on free ports of 127.0.0.1; on the way out end every process they started."""
+    kube_port, aws_port = free_ports(2)
+    state = folders.state / "substrate"
+    with ExitStack() as stack:
+        kube = KubeStandIn(
+            state / "kube",
+            port=kube_port,
+            train_python=folders.train_python,
+            shared_dir=folders.shared,
+            aws_url=f"http://127.0.0.1:{aws_port}",
+            crds_dir=crds_dir,
+        )
+        stack.callback(kube.stop)
+        kube.start()
+        aws = EmulatedAws(state / "aws", port=aws_port, kube_endpoint=kube.endpoint, kube_ca_pem=kube.ca_file)
+        stack.callback(aws.stop)
+        aws.start()
+        yield Substrate(aws, kube)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nothing listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def survivors(run: str) -> list[psutil.Process]:
+    """Processes of this rehearsal that live, without this one."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == run:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def end_survivors(run: str, patience_s: float = 5.0) -> list[str]:
+    """Kill what outlived the orderly stop; returns their command lines, which is a fault to report."""
+    deadline = time.monotonic() + patience_s
+    while (left := survivors(run)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    names = []
+    for process in left:
+        try:
+            names.append(" ".join(process.cmdline())[:120] or process.name())
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    return names

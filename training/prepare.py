@@ -1,0 +1,60 @@
+"""A run folder, ready to be submitted: resolved recipe, mazes of every split, and the manifest."""
+
+import shutil
+from pathlib import Path
+
+from training import lineage, recipe, splits
+from training.errors import ConfigError, DataError
+from training.evaluate import ceiling
+from training.mazes import Maze
+from training.recipe import Recipe
+
+SPLITS = ("train", "dev", "test")
+
+
+def prepare(
+    chosen: Recipe, run_dir: Path, *, base_dir: Path, image: str, source: Path | None = None
+) -> dict[str, float]:
+    """Write the run folder; returns the horizon ceiling of each split (share of mazes solvable in time).
+
+    Raises ConfigError when the run exists already, DataError when there is no base model; then nothing is
+    left behind.
+    """
+    if run_dir.exists():
+        raise ConfigError(
+            f"run {run_dir.name!r} exists already: {run_dir}",
+            "choose another run id, or remove that folder",
+        )
+    if not (base_dir / "config.json").is_file():
+        raise DataError(f"there is no base model in {base_dir}", "make or download it first")
+    building = run_dir.with_name(f".{run_dir.name}.preparing")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        ceilings = _fill(chosen, building, base_dir, image, source)
+        building.rename(run_dir)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    lineage.update(run_dir, run=run_dir.name)
+    return ceilings
+
+
+def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path | None) -> dict[str, float]:
+    env = chosen.environment
+    built = splits.build(
+        chosen.data.seed,
+        splits.Sizes(train=chosen.data.train_mazes, dev=chosen.data.dev_mazes),
+        max_moves=(env.max_turns - 1) * env.squares_per_move,
+    )
+    digests, ceilings = {}, {}
+    for name, rows in built:
+        if name not in SPLITS:
+            continue
+        digests[name] = splits.write(folder / "data" / f"{name}.jsonl", rows)
+        mazes = [Maze.from_json(row["maze"]) for row in rows]
+        ceilings[name] = ceiling(mazes, env.max_turns, env.squares_per_move)
+    recipe.write_resolved(chosen, folder / "recipe.json")
+    if source is not None:
+        shutil.copyfile(source, folder / "recipe.toml")
+    lineage.create(folder, chosen, base_dir=base_dir, image=image, data_digests=digests)
+    lineage.update(folder, ceilings=ceilings)
+    return ceilings

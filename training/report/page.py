@@ -1,0 +1,181 @@
+"""The page itself: figures, charts and pictures put into the template."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from training.files import write_atomic
+from training.report import charts, pictures
+from training.report.run import Played, Run, read
+
+NAME = "report.html"
+_NAMES = {"baseline": "before", "final": "after", "served": "after, served"}
+_COLOURS = {"baseline": "c-before", "final": "c-after", "served": "c-served"}
+_LINEAGE = (
+    *("run", "created", "finished", "commit", "image", "base", "data", "ceilings", "reward", "attempts"),
+    *("checkpoints", "evaluations", "adapter", "serving"),
+)
+_PHASES = {
+    "generate_seconds": "rollouts",
+    "forward_seconds": "log-probabilities",
+    "update_seconds": "policy update",
+    "sync_seconds": "adapter to the engines",
+    "checkpoint_seconds": "checkpoint",
+    "evaluate_seconds": "dev evaluation",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the headline table."""
+
+    name: str
+    played: Played
+
+
+def write(run_dir: Path) -> Path:
+    """Write `report.html` into a run folder from what the folder holds, and return its path.
+
+    Parts that are missing are named on the page. Raises DataError when the folder holds nothing of a run.
+    """
+    path = run_dir / NAME
+    write_atomic(path, render(read(run_dir)))
+    return path
+
+
+def render(run: Run) -> str:
+    """The page of a run: HTML with everything inside it."""
+    environment = Environment(
+        loader=PackageLoader("training.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": _percent, "power": charts.power, "seconds": _seconds, "short": _short}
+    cells = _cells(run)
+    return environment.get_template("page.html.j2").render(
+        run=run,
+        name=run.manifest.get("run", run.folder.name),
+        rows=[Row(_NAMES[label], run.evaluations[label]) for label in _NAMES if label in run.evaluations],
+        headline=_intervals(run),
+        curve=_curve(run),
+        gap=_gap(run),
+        cells=cells,
+        counts={kind: sum(cell.kind == kind for cell in cells) for kind in pictures.KINDS},
+        strips=pictures.strips(cells),
+        phases=_phases(run.metrics),
+        total_s=sum(row["seconds"] for row in run.timings),
+        lineage=_lineage(run.manifest),
+        miniature=any(attempt.get("backend") == "cpu" for attempt in run.manifest.get("attempts", [])),
+    )
+
+
+def _cells(run: Run) -> list[pictures.Cell]:
+    if run.comparison is None or not run.before or not run.after:
+        return []
+    return pictures.grid(run.before.records, run.after.records)
+
+
+def _intervals(run: Run) -> Markup | None:
+    bars = []
+    for label, name in _NAMES.items():
+        if played := run.evaluations.get(label):
+            summary = played.summary
+            share = (summary.solve_rate, summary.low, summary.high, summary.ceiling)
+            bars.append(charts.Bar(name, _COLOURS[label], *share))
+    return Markup(charts.intervals(bars)) if bars else None
+
+
+def _curve(run: Run) -> Markup | None:
+    train = [(row["step"], row["train_solve_rate"]) for row in run.metrics if "train_solve_rate" in row]
+    dev = run.dev()
+    if not train and not dev:
+        return None
+    series = [charts.Series("train", "c-train", train)]
+    levels = []
+    if dev:
+        points = [(step, played.summary.solve_rate) for step, played in dev]
+        whiskers = [(played.summary.low, played.summary.high) for _, played in dev]
+        series.append(charts.Series("dev", "c-after", points, whiskers, dots=True))
+        levels.append(charts.Level("dev ceiling", dev[-1][1].summary.ceiling))
+    chart = charts.Lines("Solve rate by training step", "step", series, levels, percent=True)
+    return Markup(chart.svg())
+
+
+def _gap(run: Run) -> Markup | None:
+    points = [(row["step"], row["logprob_gap_mean"]) for row in run.metrics if "logprob_gap_mean" in row]
+    if not points:
+        return None
+    limit = run.recipe.get("optimization", {}).get("max_logprob_gap")
+    chart = charts.Lines(
+        "Mean difference of log-probabilities between trainer and engine by step",
+        "step",
+        [charts.Series("gap", "c-after", points, dots=len(points) < 40)],
+        [charts.Level("limit", limit)] if limit else [],
+        logarithmic=True,
+        height=190,
+    )
+    return Markup(chart.svg())
+
+
+def _phases(metrics: list[dict[str, float]]) -> list[tuple[str, float, float]]:
+    """(phase, seconds in all, seconds per step in which it ran)."""
+    found = []
+    for key, name in _PHASES.items():
+        values = [row[key] for row in metrics if row.get(key)]
+        if values:
+            found.append((name, sum(values), sum(values) / len(values)))
+    return found
+
+
+def _lineage(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the run was made of and what came of it, as (what, value); the recipe stands apart."""
+    known = [key for key in _LINEAGE if key in manifest]
+    others = [key for key in manifest if key not in (*_LINEAGE, "recipe")]
+    rows: list[tuple[str, str]] = []
+    for key in (*known, *others):
+        value = manifest[key]
+        if key == "evaluations":
+            rows += [(f"evaluation {label}", entry["records"]) for label, entry in value.items()]
+        elif key == "attempts":
+            rows += [row for at, entry in enumerate(value, 1) for row in _flat(f"attempt {at}", entry)]
+        elif key == "checkpoints":
+            rows.append(("checkpoints at steps", ", ".join(str(entry["step"]) for entry in value) or "none"))
+        else:
+            rows += _flat(key, value)
+    return rows
+
+
+def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict) and name.endswith(("libraries", "ceilings")):
+        # These read better in one line than in ten.
+        yield name, ", ".join(f"{key} {part}" for key, part in value.items())
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _flat(f"{name} {key}", part)
+    else:
+        yield name, "" if value is None else str(value)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def _seconds(seconds: float) -> str:
+    """Seconds as a person says them: 30 ms, 8.2 s, 2 min 05 s, 1 h 03 min."""
+    if seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _short(text: str) -> str:
+    """A digest cut to what a person compares; the page holds the whole in a tooltip."""
+    return text[:16] + "…" if len(text) == 64 and set(text) <= set("0123456789abcdef") else text

@@ -1,0 +1,123 @@
+"""Reads what a run left behind; a part that is missing or unreadable becomes a sentence, not a failure."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.errors import DataError
+from training.evaluate import EvaluationRecord, Paired, Summary, paired, read_records, summarize
+
+_DEV = re.compile(r"dev-(\d+)")
+
+
+@dataclass(frozen=True)
+class Played:
+    """One evaluation: its records and what they show."""
+
+    records: tuple[EvaluationRecord, ...]
+    summary: Summary
+
+    @property
+    def pass_at_1(self) -> float:
+        """What SkyRL calls pass@1: the share of episodes whose last reward is positive."""
+        return sum(record.score > 0 for record in self.records) / len(self.records)
+
+
+@dataclass
+class Run:
+    """A run folder in memory. `missing` says what could not be read, one sentence each."""
+
+    folder: Path
+    manifest: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: dict[str, Played] = field(default_factory=dict)
+    comparison: Paired | None = None
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def before(self) -> Played | None:
+        """The test before training."""
+        return self.evaluations.get("baseline")
+
+    @property
+    def after(self) -> Played | None:
+        """The test after training."""
+        return self.evaluations.get("final")
+
+    def dev(self) -> list[tuple[int, Played]]:
+        """(step, evaluation) of the dev split, in order."""
+        found = [(_DEV.fullmatch(label), played) for label, played in self.evaluations.items()]
+        return sorted(((int(match[1]), played) for match, played in found if match), key=lambda pair: pair[0])
+
+
+def read(folder: Path) -> Run:
+    """Everything there is. Raises DataError when the folder is no run's at all."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder", "name the folder of a run, such as runs/<id>")
+    run = Run(folder)
+    run.manifest = run_part(run, "run.json", "the lineage", _object, {})
+    run.recipe = run_part(run, "recipe.json", "the recipe", _object, {}) or run.manifest.get("recipe", {})
+    run.metrics = run_part(run, "metrics.jsonl", "the learning curve", _lines, [])
+    run.timings = run_part(run, "timings.json", "the times of the stages", _timings, [])
+    for path in sorted((folder / "evaluations").glob("*.jsonl")):
+        played = run_part(run, f"evaluations/{path.name}", "an evaluation", _evaluation, None)
+        if played is not None:
+            run.evaluations[path.stem] = played
+    if not run.manifest and not run.evaluations and not run.metrics:
+        raise DataError(f"{folder} holds nothing of a run", "name the folder of a run, such as runs/<id>")
+    for label, what in (("baseline", "before training"), ("final", "after training")):
+        if label not in run.evaluations:
+            run.missing.append(f"The test {what} was not played (evaluations/{label}.jsonl).")
+    _compare(run)
+    return run
+
+
+def run_part[Part](run: Run, name: str, what: str, reader: Callable[[Path], Part], otherwise: Part) -> Part:
+    """One file of the run, or `otherwise` and a sentence in `run.missing`."""
+    path = run.folder / name
+    try:
+        return reader(path)
+    except FileNotFoundError:
+        run.missing.append(f"{what.capitalize()} is not here ({name}).")
+    except (OSError, ValueError, LookupError, TypeError, DataError) as error:
+        problem = error.problem if isinstance(error, DataError) else error
+        run.missing.append(f"{what.capitalize()} could not be read ({name}: {problem}).")
+    return otherwise
+
+
+def _compare(run: Run) -> None:
+    if run.before and run.after:
+        try:
+            run.comparison = paired(run.before.records, run.after.records)
+        except DataError as error:
+            run.missing.append(f"Before and after cannot be paired: {error.problem}.")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _lines(path: Path) -> list[dict[str, float]]:
+    """Metrics in order of steps; after a resumed run the last word on a step counts."""
+    # A line without its newline was cut off by a crash.
+    rows = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+    return [row for _, row in sorted({int(row["step"]): row for row in rows}.items())]
+
+
+def _timings(path: Path) -> list[dict[str, Any]]:
+    return [
+        {"stage": str(row["stage"]), "seconds": float(row["seconds"])} for row in json.loads(path.read_text())
+    ]
+
+
+def _evaluation(path: Path) -> Played:
+    records = tuple(read_records(path))
+    return Played(records, summarize(records))
