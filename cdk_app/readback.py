@@ -166,7 +166,8 @@ def _observability(subject: _Subject) -> Iterator[Check]:
     amp = subject.client("amp")
     workspace = amp.describe_workspace(workspaceId=subject.outputs.prometheus_workspace_id)["workspace"]
     yield Check("Prometheus state", "ACTIVE", workspace["status"]["statusCode"])
-    yield Check("Prometheus address", subject.outputs.prometheus_endpoint, workspace["prometheusEndpoint"])
+    address = workspace["prometheusEndpoint"].rstrip("/")
+    yield Check("Prometheus address", subject.outputs.prometheus_endpoint.rstrip("/"), address)
     rules = amp.list_rule_groups_namespaces(workspaceId=subject.outputs.prometheus_workspace_id)
     loaded = {namespace["status"]["statusCode"] for namespace in rules["ruleGroupsNamespaces"]}
     yield Check("alert rules", "ACTIVE", _joined(sorted(loaded)))

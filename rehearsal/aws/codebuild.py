@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import time
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import yaml
 from ministack.services import codebuild, s3
+from ministack.services.cloudformation import provisioners
 
+from rehearsal.aws import cloudformation
 from rehearsal.aws.models import ApiError
 from rehearsal.aws.service import Service
 
@@ -36,11 +39,33 @@ class CodeBuild(Service):
         number = codebuild._build_id(name)
         build = codebuild._make_build_record(project, number, params.get("sourceVersion"))
         _finish(build, problems)
+        group = project.get("logsConfig", {}).get("cloudWatchLogs", {}).get("groupName")
+        if group:
+            build["logs"]["groupName"] = group
         codebuild._builds[number] = build
         emit = codebuild._log_sink(build)
         for line in problems or [NOT_EXECUTED]:
             emit(f"[Container] {line}")
         return {"build": build}
+
+
+def register() -> None:
+    """Let projects keep their log group, which ministack drops."""
+    cloudformation.wrap("AWS::CodeBuild::Project", "create", _with_logs(1))
+    cloudformation.wrap("AWS::CodeBuild::Project", "update", _with_logs(2))
+
+
+def _with_logs(position: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrapper(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> tuple[str, dict[str, Any]]:
+            name, attributes = handler(*args)
+            logs = provisioners._pascal_to_camel(args[position].get("LogsConfig", {}))
+            codebuild._projects[name]["logsConfig"] = logs
+            return name, attributes
+
+        return run
+
+    return wrapper
 
 
 def _problems(project: dict[str, Any], params: dict[str, Any]) -> list[str]:

@@ -14,7 +14,19 @@ from hypercorn.config import Config
 from ministack import app as ministack_app
 from ministack.core import responses
 
-from rehearsal.aws import buckets, budgets, eks, fsx, grafana, hyperpod, models, network, patience, prometheus
+from rehearsal.aws import (
+    buckets,
+    budgets,
+    codebuild,
+    eks,
+    fsx,
+    grafana,
+    hyperpod,
+    models,
+    network,
+    patience,
+    prometheus,
+)
 from rehearsal.aws.codebuild import CodeBuild
 from rehearsal.aws.models import ApiError
 from rehearsal.aws.options import Options
@@ -41,6 +53,7 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
     network.register()
     buckets.register()
     budgets.register()
+    codebuild.register()
     eks.register(options.kube_endpoint, options.kube_ca)
     by_signing = {service.signing: service for service in services}
 

@@ -1,0 +1,172 @@
+"""All stacks through the real cdk CLI: deploy, no-op, read back, update, roll back, destroy, nothing left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cdk_app import names, outputs, readback, residue, settings
+from rehearsal import deploy
+from rehearsal.aws.process import EmulatedAws
+from stacks.environment import Environment
+from tests.rehearsal.kube_api import KubeApi
+from training.errors import SubstrateError
+
+pytestmark = pytest.mark.emulator
+
+
+@dataclass
+class Deployment:
+    """The default environment in an emulated AWS, with the means to change its settings."""
+
+    aws: EmulatedAws
+    kube: KubeApi
+    folder: Path
+    environment: Environment
+    events: list[deploy.Event] = field(default_factory=list)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return names.of(self.environment, self.aws.account).stacks
+
+    def assembly(self, name: str, *replacements: tuple[str, str]) -> list[str]:
+        """Synthesize the default settings with textual replacements; the app arguments of the result."""
+        text = (settings.FOLDER / f"{settings.DEFAULT}.toml").read_text()
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        path = self.folder / f"{name}.toml"
+        path.write_text(text)
+        folder = self.folder / name
+        deploy.synth(self.aws.env, ["-c", f"environment={path}"], folder, self.events.append)
+        return deploy.assembly_args(folder)
+
+    def deploy(self, app_args: Sequence[str]) -> dict[str, set[str]]:
+        """Deploy; the stacks by the last word about them: done, unchanged or failed."""
+        events: list[deploy.Event] = []
+        deploy.deploy(self.aws.env, app_args, events.append)
+        return _by_status(events)
+
+    def checks(self, environment: Environment | None = None) -> list[readback.Check]:
+        """The checks that fail."""
+        session = self.aws.session()
+        environment = environment or self.environment
+        found = outputs.read(session, environment)
+        checks = readback.compare(session, environment, found)
+        assert len(checks) > 30
+        return [check for check in checks if not check.ok]
+
+
+def _by_status(events: Sequence[deploy.Event]) -> dict[str, set[str]]:
+    kept: dict[str, set[str]] = {"done": set(), "unchanged": set(), "failed": set()}
+    for event in events:
+        if event.stack and event.status in kept:
+            kept[event.status].add(event.stack)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def deployed(aws: EmulatedAws, kube: KubeApi, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    made = Deployment(aws, kube, tmp_path_factory.mktemp("assemblies"), settings.load())
+    deploy.bootstrap(aws.env, made.events.append)
+    assert _by_status([]) | made.deploy(made.assembly("first")) == {
+        "done": set(made.stacks),
+        "unchanged": set(),
+        "failed": set(),
+    }
+    return made
+
+
+@pytest.fixture(scope="module")
+def original(deployed: Deployment) -> list[str]:
+    """The app arguments of the first deployment."""
+    return deploy.assembly_args(deployed.folder / "first")
+
+
+def test_second_deploy_changes_nothing(deployed: Deployment, original: list[str]):
+    assert deploy.diff(deployed.aws.env, original, deployed.events.append) == ()
+    assert deployed.deploy(original)["unchanged"] == set(deployed.stacks)
+
+
+def test_services_say_what_the_settings_ask_for(deployed: Deployment):
+    assert deployed.checks() == []
+
+
+def test_kubernetes_objects_were_applied_by_an_eks_token(deployed: Deployment):
+    namespace = deployed.environment.namespace
+    assert f"/api/v1/namespaces/{namespace}" in deployed.kube.objects
+    accounts = [path for path in deployed.kube.objects if "/serviceaccounts/" in path]
+    assert len(accounts) >= 2
+    assert deployed.kube.refused == 0
+
+
+def test_changed_setting_updates_only_its_stack(deployed: Deployment, original: list[str]):
+    change = ("monthly_budget_usd = 5000", "monthly_budget_usd = 6000")
+    changed = deployed.assembly("budget", change)
+    guardrails = next(stack for stack in deployed.stacks if stack.endswith("guardrails"))
+    assert deploy.diff(deployed.aws.env, changed, deployed.events.append) == (guardrails,)
+    result = deployed.deploy(changed)
+    assert result["done"] == {guardrails}
+    assert result["unchanged"] == set(deployed.stacks) - {guardrails}
+    assert [check.what for check in deployed.checks()] == ["monthly budget, USD"]
+    assert deployed.checks(settings.load(deployed.folder / "budget.toml")) == []
+    deployed.deploy(original)
+    assert deployed.checks() == []
+
+
+def test_failing_resource_rolls_back_and_is_named(deployed: Deployment, original: list[str]):
+    broken = deployed.assembly("broken", ("ml.g7e.12xlarge", "ml.g9.huge"))
+    with pytest.raises(SubstrateError) as failed:
+        deployed.deploy(broken)
+    assert re.search(r"skypod-paper-hyperpod.*ml\.g9\.huge", failed.value.problem, re.S)
+    assert failed.value.remedy
+    client = deployed.aws.session().client("cloudformation")
+    stack = client.describe_stacks(StackName="skypod-paper-hyperpod")["Stacks"][0]
+    assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert deployed.checks() == []
+    assert deployed.deploy(original)["failed"] == set()
+
+
+def test_destroy_leaves_nothing(deployed: Deployment, original: list[str]):
+    session = deployed.aws.session()
+    before = residue.sweep(session, deployed.environment)
+    assert {entry.kind for entry in before} >= {
+        "CloudFormation stack",
+        "HyperPod cluster",
+        "EKS cluster",
+        "FSx file system",
+        "VPC",
+        "NAT gateway",
+        "S3 bucket",
+        "ECR repository",
+        "CodeBuild project",
+        "Lambda function",
+        "log group",
+        "KMS key",
+        "IAM role",
+        "Prometheus workspace",
+        "Grafana workspace",
+        "SNS topic",
+        "budget",
+    }
+    bucket = names.of(deployed.environment, deployed.aws.account).artifacts_bucket
+    session.client("s3").put_object(Bucket=bucket, Key="runs/1/run.json", Body=b"{}")
+    events: list[deploy.Event] = []
+    deploy.destroy(deployed.aws.env, original, events.append)
+    assert _by_status(events)["done"] == set(deployed.stacks)
+    assert residue.sweep(session, deployed.environment) == []
+    assert deployed.kube.objects == {}
+
+
+def test_what_a_person_left_behind_is_found(deployed: Deployment):
+    session = deployed.aws.session()
+    client = session.client("logs")
+    client.create_log_group(logGroupName="/aws/lambda/skypod-paper-storage-Forgotten")
+    client.create_log_group(logGroupName="/aws/lambda/skypod-paperback-storage-Other")
+    found = residue.sweep(session, deployed.environment)
+    assert [entry.identifier for entry in found] == ["/aws/lambda/skypod-paper-storage-Forgotten"]
+    client.delete_log_group(logGroupName="/aws/lambda/skypod-paper-storage-Forgotten")
