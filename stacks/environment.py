@@ -121,7 +121,7 @@ class PodResources(Settings):
 
 
 class Ray(Settings):
-    """The Ray version inside both images, and the pods' sizes."""
+    """The Ray version inside the train image, and the sizes of the training pods."""
 
     version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.57.0"
     head: PodResources
@@ -166,8 +166,9 @@ class Guardrails(Settings):
 
 
 class Serving(Settings):
-    """The vLLM replicas behind the RayService, and the pods they run in."""
+    """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes."""
 
+    ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.60.0"
     head: PodResources = PodResources(cpus=8, memory_gib=32, shared_memory_gib=8)
     replica: PodResources = PodResources(cpus=16, memory_gib=128, shared_memory_gib=16)
 

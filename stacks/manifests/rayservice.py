@@ -80,7 +80,7 @@ def build(
         "spec": {
             "serveConfigV2": yaml.safe_dump(application, sort_keys=False),
             "rayClusterConfig": {
-                "rayVersion": environment.ray.version,
+                "rayVersion": environment.serving.ray_version,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104

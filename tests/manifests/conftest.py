@@ -23,7 +23,7 @@ def _crds_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_faults(tmp_path_factory) -> Faults:
+def ray_faults(pytestconfig) -> Faults:
     """What KubeRay's API server would refuse in a Ray object, one line per fault."""
     folder = _crds_folder()
     if not folder.is_dir():
@@ -35,7 +35,7 @@ def ray_faults(tmp_path_factory) -> Faults:
         (f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"]): crd_validator(
             version["schema"]["openAPIV3Schema"]
         )
-        for crd in load_crds(folder, tmp_path_factory.mktemp("crds"))
+        for crd in load_crds(folder, pytestconfig.cache.mkdir("skypod-crds"))
         if crd["spec"]["group"] == "ray.io"
         for version in crd["spec"]["versions"]
     }

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from stacks.manifests import raycluster, rayservice
+from tests.manifests.conftest import ROOT
 from training.errors import ConfigError
 from training.recipe import Topology
 
@@ -139,3 +140,22 @@ def test_the_service_serves_base_and_adapter(service):
         g["template"]["spec"]["serviceAccountName"] for g in _groups(service["spec"]["rayClusterConfig"])
     }
     assert accounts == {"skypod-serving"}
+
+
+@pytest.mark.parametrize(("image", "which"), [("train", "cluster"), ("serve", "service")])
+def test_the_manifest_names_the_ray_version_of_its_image(image, which, request):
+    spec = request.getfixturevalue(which)["spec"]
+    version = spec.get("rayClusterConfig", spec)["rayVersion"]
+    requirements = (ROOT / "docker" / image / "requirements.txt").read_text().splitlines()
+    (ray,) = [line for line in requirements if line.startswith("ray[")]
+    assert ray.endswith(f"=={version}")
+
+
+def test_trainer_and_server_have_one_engine_version():
+    engines = {
+        next(
+            line for line in (ROOT / "docker" / image / "requirements.txt").open() if line.startswith("vllm")
+        )
+        for image in ("train", "serve")
+    }
+    assert len(engines) == 1
