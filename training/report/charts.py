@@ -186,8 +186,8 @@ def ticks(low: float, high: float, at_most: int, whole: bool = False) -> list[fl
 
 
 def power(value: float) -> str:
-    """A positive value with two digits: 0.03, 10⁻⁴ or 2.7·10⁻⁷."""
-    if value >= 1e-3:
+    """A value of 0 or more with two digits: 0.03, 10⁻⁴ or 2.7·10⁻⁷."""
+    if value == 0 or value >= 1e-3:
         return f"{value:.2g}"
     digits, exponent = f"{value:.1e}".split("e")
     ten = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

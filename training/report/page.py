@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from training.files import write_atomic
@@ -49,22 +50,15 @@ def write(run_dir: Path) -> Path:
 
 def render(run: Run) -> str:
     """The page of a run: HTML with everything inside it."""
-    environment = Environment(
-        loader=PackageLoader("training.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": _percent, "power": charts.power, "seconds": _seconds, "short": _short}
     cells = _cells(run)
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         run=run,
         name=run.manifest.get("run", run.folder.name),
         rows=[Row(_NAMES[label], run.evaluations[label]) for label in _NAMES if label in run.evaluations],
         headline=_intervals(run),
         curve=_curve(run),
         gap=_gap(run),
+        alike=_served_alike(run),
         cells=cells,
         counts={kind: sum(cell.kind == kind for cell in cells) for kind in pictures.KINDS},
         strips=pictures.strips(cells),
@@ -73,6 +67,19 @@ def render(run: Run) -> str:
         lineage=_lineage(run.manifest),
         miniature=any(attempt.get("backend") == "cpu" for attempt in run.manifest.get("attempts", [])),
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("training.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": _percent, "power": charts.power, "seconds": _seconds, "short": _short}
+    return environment.get_template("page.html.j2")
 
 
 def _cells(run: Run) -> list[pictures.Cell]:
@@ -123,6 +130,16 @@ def _gap(run: Run) -> Markup | None:
     return Markup(chart.svg())
 
 
+def _served_alike(run: Run) -> tuple[int, int] | None:
+    """(episodes that took the same actions served as in the trainer, episodes), None if not played."""
+    served = run.evaluations.get("served")
+    if not served or not run.after:
+        return None
+    actions = {record.key: record.actions for record in run.after.records}
+    same = sum(actions.get(record.key) == record.actions for record in served.records)
+    return same, len(served.records)
+
+
 def _phases(metrics: list[dict[str, float]]) -> list[tuple[str, float, float]]:
     """(phase, seconds in all, seconds per step in which it ran)."""
     found = []
@@ -141,11 +158,13 @@ def _lineage(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     for key in (*known, *others):
         value = manifest[key]
         if key == "evaluations":
-            rows += [(f"evaluation {label}", entry["records"]) for label, entry in value.items()]
+            rows += [(f"evaluation {label}", entry.get("records", "")) for label, entry in value.items()]
         elif key == "attempts":
             rows += [row for at, entry in enumerate(value, 1) for row in _flat(f"attempt {at}", entry)]
         elif key == "checkpoints":
-            rows.append(("checkpoints at steps", ", ".join(str(entry["step"]) for entry in value) or "none"))
+            rows.append(
+                ("checkpoints at steps", ", ".join(str(entry.get("step", "?")) for entry in value) or "none")
+            )
         else:
             rows += _flat(key, value)
     return rows

@@ -60,12 +60,12 @@ def read(folder: Path) -> Run:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder", "name the folder of a run, such as runs/<id>")
     run = Run(folder)
-    run.manifest = run_part(run, "run.json", "the lineage", _object, {})
-    run.recipe = run_part(run, "recipe.json", "the recipe", _object, {}) or run.manifest.get("recipe", {})
-    run.metrics = run_part(run, "metrics.jsonl", "the learning curve", _lines, [])
-    run.timings = run_part(run, "timings.json", "the times of the stages", _timings, [])
+    run.manifest = run_part(run, "run.json", "lineage", _object, {})
+    run.recipe = run_part(run, "recipe.json", "recipe", _object, {}) or run.manifest.get("recipe", {})
+    run.metrics = run_part(run, "metrics.jsonl", "learning curve", _lines, [])
+    run.timings = run_part(run, "timings.json", "times of the stages", _timings, [])
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
-        played = run_part(run, f"evaluations/{path.name}", "an evaluation", _evaluation, None)
+        played = run_part(run, f"evaluations/{path.name}", "evaluation", _evaluation, None)
         if played is not None:
             run.evaluations[path.stem] = played
     if not run.manifest and not run.evaluations and not run.metrics:
@@ -83,10 +83,10 @@ def run_part[Part](run: Run, name: str, what: str, reader: Callable[[Path], Part
     try:
         return reader(path)
     except FileNotFoundError:
-        run.missing.append(f"{what.capitalize()} is not here ({name}).")
+        run.missing.append(f"No {what}: {name} is not here.")
     except (OSError, ValueError, LookupError, TypeError, DataError) as error:
         problem = error.problem if isinstance(error, DataError) else error
-        run.missing.append(f"{what.capitalize()} could not be read ({name}: {problem}).")
+        run.missing.append(f"No {what}: {name} could not be read ({problem}).")
     return otherwise
 
 
