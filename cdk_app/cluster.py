@@ -1,0 +1,254 @@
+"""Bringing Ray clusters and services up and down through the Kubernetes API, as the calling user."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, dynamic
+from kubernetes.client.exceptions import ApiException
+
+from training.errors import ConfigError, SubstrateError
+
+Object = dict[str, Any]
+OnEvent = Callable[[str], None]
+FIELD_MANAGER = "skypod"
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class RayEndpoint:
+    """Where a Ray cluster's dashboard and job API are. `token` is "" where authentication is off."""
+
+    url: str
+    token: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+@dataclass(frozen=True)
+class ServeEndpoint:
+    """Where a RayService answers: the base URL of its OpenAI API, without /v1."""
+
+    url: str
+
+
+def apply(api: client.ApiClient, manifests: Iterable[Object]) -> list[Object]:
+    """Server-side apply of objects in their order; what the server made of them.
+
+    Raises ConfigError when the server refuses a manifest, SubstrateError for other failures.
+    """
+    dynamic_client = _dynamic(api)
+    applied = []
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        try:
+            resource = dynamic_client.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
+            answer = dynamic_client.server_side_apply(
+                resource,
+                body=manifest,
+                name=metadata["name"],
+                namespace=metadata.get("namespace"),
+                field_manager=FIELD_MANAGER,
+                force_conflicts=True,
+            )
+        except ApiException as error:
+            raise _refusal(manifest, error) from error
+        except dynamic.exceptions.ResourceNotFoundError as error:
+            raise SubstrateError(
+                f"the cluster does not know {manifest['apiVersion']} {manifest['kind']}",
+                "deploy the operators stack first: it installs the custom resources",
+            ) from error
+        applied.append(answer.to_dict())
+    return applied
+
+
+def up(
+    api: client.ApiClient, manifest: Object, timeout_s: float, on_event: OnEvent = lambda _: None
+) -> Object:
+    """Create or update a RayCluster and wait until all of its nodes are ready; its last state.
+
+    on_event gets a line whenever something changed. Raises SubstrateError with the pods' own words when the
+    cluster fails or is not ready after `timeout_s`.
+    """
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    generation = apply(api, [manifest])[0]["metadata"]["generation"]
+    resource = _dynamic(api).resources.get(api_version=manifest["apiVersion"], kind="RayCluster")
+    told = ""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        cluster = resource.get(namespace=namespace, name=name).to_dict()
+        status = cluster.get("status") or {}
+        line = (
+            f"{status.get('readyWorkerReplicas', 0)} of {status.get('desiredWorkerReplicas', '?')} workers, "
+            f"head {'up' if _holds(status, 'HeadPodReady') else 'starting'}"
+        )
+        if line != told:
+            on_event(line)
+            told = line
+        if status.get("state") == "ready" and status.get("observedGeneration", 0) >= generation:
+            return cluster
+        if status.get("state") == "failed" or time.monotonic() > deadline:
+            raise SubstrateError(
+                f"RayCluster {namespace}/{name} is not ready after {timeout_s:.0f} s: {line}\n"
+                + (status.get("reason") or _pod_words(api, namespace, f"ray.io/cluster={name}")),
+                f"look at its pods: kubectl -n {namespace} describe pods -l ray.io/cluster={name}",
+            )
+        time.sleep(_POLL_S)
+
+
+def down(
+    api: client.ApiClient,
+    namespace: str,
+    name: str,
+    timeout_s: float,
+    on_event: OnEvent = lambda _: None,
+    *,
+    kind: str = "RayCluster",
+) -> None:
+    """Delete a RayCluster (or RayService) and wait until its pods are gone. No error if it doesn't exist."""
+    resource = _dynamic(api).resources.get(api_version="ray.io/v1", kind=kind)
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+    try:
+        resource.delete(namespace=namespace, name=name, body=options)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return
+    deadline = time.monotonic() + timeout_s
+    left = None
+    while True:
+        found = _exists(resource, namespace, name)
+        if not found:
+            return
+        pods = client.CoreV1Api(api).list_namespaced_pod(namespace)
+        names = [p.metadata.name for p in pods.items if p.metadata.name.startswith(f"{name}-")]
+        if len(names) != left:
+            left = len(names)
+            on_event(f"{left} pods left")
+        if time.monotonic() > deadline:
+            raise SubstrateError(
+                f"{kind} {namespace}/{name} still exists after {timeout_s:.0f} s; pods: {', '.join(names)}",
+                "see whether the KubeRay operator runs and what its finalizers wait for",
+            )
+        time.sleep(_POLL_S)
+
+
+def dashboard(api: client.ApiClient, namespace: str, name: str) -> RayEndpoint:
+    """The job API of a ready RayCluster at its service address.
+
+    From outside the cluster's network the address needs `kubectl port-forward`. Raises SubstrateError when
+    the cluster does not exist or has no head yet.
+    """
+    resource = _dynamic(api).resources.get(api_version="ray.io/v1", kind="RayCluster")
+    try:
+        cluster = resource.get(namespace=namespace, name=name).to_dict()
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        raise SubstrateError(f"no RayCluster {namespace}/{name}", "create it: skypod cluster up") from error
+    status = cluster.get("status") or {}
+    address = (status.get("head") or {}).get("serviceIP")
+    port = (status.get("endpoints") or {}).get("dashboard")
+    if not address or not port:
+        raise SubstrateError(f"RayCluster {namespace}/{name} has no head yet", "wait until it is ready")
+    options = cluster["spec"].get("authOptions") or {}
+    token = ""
+    if options.get("mode") != "disabled":
+        secret = client.CoreV1Api(api).read_namespaced_secret(options.get("secretName") or name, namespace)
+        token = base64.b64decode(secret.data["auth_token"]).decode()
+    return RayEndpoint(f"http://{address}:{port}", token)
+
+
+def serve(
+    api: client.ApiClient, manifest: Object, timeout_s: float, on_event: OnEvent = lambda _: None
+) -> ServeEndpoint:
+    """Create or update a RayService and wait until it serves this very manifest.
+
+    Raises SubstrateError with the cause when it fails or is not ready after `timeout_s`.
+    """
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    generation = apply(api, [manifest])[0]["metadata"]["generation"]
+    resource = _dynamic(api).resources.get(api_version=manifest["apiVersion"], kind="RayService")
+    told = ""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        status = resource.get(namespace=namespace, name=name).to_dict().get("status") or {}
+        condition = next((c for c in status.get("conditions") or [] if c["type"] == "Ready"), {})
+        line = condition.get("reason") or "waiting for the controller"
+        if line != told:
+            on_event(line)
+            told = line
+        current = status.get("observedGeneration", 0) >= generation
+        if current and _holds(status, "Ready"):
+            break
+        if (current and condition.get("reason") == "Failed") or time.monotonic() > deadline:
+            raise SubstrateError(
+                f"RayService {namespace}/{name} is not ready after {timeout_s:.0f} s: {line}\n"
+                + (condition.get("message") or ""),
+                f"look at its pods: kubectl -n {namespace} describe pods",
+            )
+        time.sleep(_POLL_S)
+    service = client.CoreV1Api(api).read_namespaced_service(f"{name}-serve-svc", namespace)
+    port = next((p.port for p in service.spec.ports if p.name == "serve"), service.spec.ports[0].port)
+    return ServeEndpoint(f"http://{service.spec.cluster_ip}:{port}")
+
+
+def _dynamic(api: client.ApiClient) -> dynamic.DynamicClient:
+    """A dynamic client whose discovery is not shared with other clusters' through the default cache file."""
+    found = getattr(api, "_skypod_dynamic", None)
+    if found is None:
+        with tempfile.TemporaryDirectory(prefix="skypod-api-") as folder:
+            found = dynamic.DynamicClient(api, cache_file=str(Path(folder) / "discovery.json"))
+        api._skypod_dynamic = found
+    return found
+
+
+def _exists(resource: Any, namespace: str, name: str) -> bool:
+    try:
+        resource.get(namespace=namespace, name=name)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
+def _holds(status: Object, condition: str) -> bool:
+    return any(c["type"] == condition and c["status"] == "True" for c in status.get("conditions") or [])
+
+
+def _pod_words(api: client.ApiClient, namespace: str, selector: str) -> str:
+    pods = client.CoreV1Api(api).list_namespaced_pod(namespace, label_selector=selector).items
+    lines = []
+    for pod in pods:
+        waiting = [
+            s.state.waiting for s in pod.status.container_statuses or [] if s.state and s.state.waiting
+        ]
+        why = pod.status.message or "; ".join(w.message or w.reason or "" for w in waiting)
+        lines.append(f"{pod.metadata.name}: {pod.status.phase} {why}".strip())
+    return "\n".join(lines) or "it has no pods"
+
+
+def _refusal(manifest: Object, error: ApiException) -> Exception:
+    what = f"{manifest['kind']} {manifest['metadata']['name']}"
+    try:
+        message = client.ApiClient().deserialize(error.body, "object", "application/json")["message"]
+    except (TypeError, KeyError, ValueError):
+        message = str(error.body)
+    if error.status in (400, 422):
+        return ConfigError(
+            f"the cluster refuses {what}: {message}", "correct the manifest that names this field"
+        )
+    if error.status in (401, 403):
+        return SubstrateError(
+            f"not allowed to apply {what}: {message}", "check the EKS access entry of your identity"
+        )
+    return SubstrateError(f"cannot apply {what}: {message}", "see whether the cluster is healthy")

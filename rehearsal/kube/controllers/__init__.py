@@ -1,0 +1,1 @@
+"""The controllers of the stand-in: each turns one kind of object into pods and writes its status back."""
