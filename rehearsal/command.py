@@ -1,6 +1,7 @@
-"""`skypod rehearse`: the whole job on this machine, from `cdk deploy` to a served adapter and back to nothing."""
+"""`skypod rehearse`: the whole job on this machine, from `cdk deploy` to a served adapter and back."""
 
 import os
+import re
 import signal
 import time
 from contextlib import contextmanager, suppress
@@ -63,7 +64,7 @@ def rehearse(
     recipe_file = recipes.find(recipe_name, ROOT / "recipes")
     chosen = recipes.load(recipe_file, _overrides(assignments))
     environment = settings.load(environment_name)
-    run = run_id or f"{chosen.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    run = run_name(run_id if run_id is not None else f"{chosen.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if (folders.runs / run).exists():
         raise ConfigError(f"run {run!r} exists already in {folders.runs}", "choose another --run")
     preflight.check(ROOT, folders.train_python)
@@ -78,7 +79,7 @@ def rehearse(
                 running = substrate.running(folders, crds)
                 parts = running.__enter__()
             try:
-                r = Rehearsal(folders, parts, environment, chosen, recipe_file, run)
+                r = Rehearsal(folders, parts, environment_name, environment, chosen, recipe_file, run)
                 _perform(r, shown, console, keep)
             finally:
                 with _uninterrupted():
@@ -125,7 +126,8 @@ def _close(
     pair = stages.compare_runs(r)
     turns = r.recipe.environment.max_turns
     console.print(
-        f"\nSolved of the published 64, greedy, at most {turns} turns (ceiling {r.summaries['final']['ceiling']:.1%}):"
+        f"\nSolved of the published 64, greedy, at most {turns} turns "
+        f"(ceiling {r.summaries['final']['ceiling']:.1%}):"
     )
     for label in ("baseline", "final", "served"):
         console.print(f"  {label:9s} {stages.rate(r.summaries[label])}", highlight=False)
@@ -137,6 +139,13 @@ def _close(
         raise SkypodError(
             f"{len(left)} processes outlived the rehearsal and were killed", "report this fault"
         )
+
+
+def run_name(name: str) -> str:
+    """A run id that is a plain folder name and a valid Ray submission id."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
+        raise ConfigError(f"run id {name!r} is not a plain name", "use letters, digits, '.', '_' and '-'")
+    return name
 
 
 def _overrides(assignments: tuple[str, ...]) -> dict[str, object]:

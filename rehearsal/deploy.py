@@ -152,7 +152,8 @@ def _cdk() -> Path:
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    return {**kept, **_SETTINGS, **env, "PATH": path}
+    scratch = {"TMPDIR": env["CDK_HOME"]} if "CDK_HOME" in env else {}  # jsii unpacks itself there
+    return {**kept, **_SETTINGS, **env, **scratch, "PATH": path}
 
 
 def _parse(stage: str, line: str, seconds: float) -> Event | None:

@@ -2,14 +2,15 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import boto3
-from cdk_app.readback import Check
 
-from cdk_app import cluster, kube, outputs, readback, residue
+from cdk_app import cluster, kube, outputs, readback, residue, service
+from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import deploy, warm
 from rehearsal.progress import Stage
@@ -37,6 +38,7 @@ class Rehearsal:
 
     folders: Folders
     substrate: Substrate
+    environment_name: str
     environment: Environment
     recipe: Recipe
     recipe_file: Path
@@ -59,6 +61,11 @@ class Rehearsal:
         return self.folders.runs / self.run
 
     @property
+    def assembly(self) -> Path:
+        """What `cdk synth` wrote, used by every later call of the CLI."""
+        return self.folders.state / "cdk.out"
+
+    @property
     def base_dir(self) -> Path:
         return self.folders.shared / self.recipe.policy.base_model
 
@@ -68,10 +75,22 @@ class Rehearsal:
 
 
 def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
-    """Bootstrap and deploy every stack with the cdk CLI, then read its outputs."""
-    deploy.bootstrap(r.substrate.aws.env, stage.update)
-    deploy.deploy(r.substrate.aws.env, ["-c", f"environment={r.environment.name}"], stage.update)
+    """Synthesize once, bootstrap meanwhile, deploy every stack with the cdk CLI, then read its outputs."""
+    env, show = r.substrate.aws.env, _show_cdk(stage)
+    with ThreadPoolExecutor(1) as beside:
+        bootstrapped = beside.submit(deploy.bootstrap, env, show)
+        deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show)
+        bootstrapped.result()
+    deploy.deploy(env, deploy.assembly_args(r.assembly), show)
     r.deployed = outputs.read(r.session, r.environment)
+    stage.note = f"{len(list(r.assembly.glob('*.template.json')))} stacks"
+
+
+def _show_cdk(stage: Stage) -> Callable[[deploy.Event], None]:
+    def show(event: deploy.Event) -> None:
+        stage.update(" ".join(filter(None, (event.stage, event.stack, event.status, event.detail[:60]))))
+
+    return show
 
 
 def read_back(r: Rehearsal, stage: Stage) -> None:
@@ -207,7 +226,7 @@ def serve(r: Rehearsal, stage: Stage) -> None:
         max_model_len=r.recipe.rollout.max_model_len_tokens,
         name=SERVICE,
     )
-    r.served_url = cluster.serve_up(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update)
+    r.served_url = service.up(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update)
     with_adapter = f"{MODEL_ID}:{r.adapter_name}"
     endpoint = Served(r.served_url)
     try:
@@ -262,16 +281,16 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
 
 def serve_down(r: Rehearsal, stage: Stage) -> None:
     """Delete the RayService; its processes end with it."""
-    cluster.serve_down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60)
+    service.down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60)
     r.served_url = ""
 
 
 def tear_down(r: Rehearsal, stage: Stage) -> None:
     """Destroy every stack and look for anything that is left."""
-    deploy.destroy(r.substrate.aws.env, ["-c", f"environment={r.environment.name}"], stage.update)
+    deploy.destroy(r.substrate.aws.env, deploy.assembly_args(r.assembly), _show_cdk(stage))
     left = residue.sweep(r.session, r.environment)
     if left:
-        names = "; ".join(f"{item.service} {item.name}" for item in left)
+        names = "; ".join(f"{item.kind} {item.identifier}" for item in left)
         raise SubstrateError(
             f"{len(left)} resources are left after destroy: {names}", "delete them, or `cdk destroy` again"
         )
