@@ -89,13 +89,14 @@ class Endpoint:
             raise SubstrateError(f"{self.url} does not list its models ({error})", "is it up?") from error
 
     def wait_until_served(
-        self, models: Sequence[str], timeout_s: float, on_wait: Callable[[str], None] | None = None
+        self, models: str | Sequence[str], timeout_s: float, on_wait: Callable[[str], None] | None = None
     ) -> None:
         """Return once all `models` are served; `on_wait` hears why not yet. SubstrateError after the time."""
+        wanted = {models} if isinstance(models, str) else set(models)
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                missing = sorted(set(models) - set(self.models()))
+                missing = sorted(wanted - set(self.models()))
                 reason = f"{self.url} does not serve {', '.join(missing)}" if missing else ""
             except SubstrateError as error:
                 reason = error.problem

@@ -72,14 +72,14 @@ def render(run: Run) -> str:
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("training.report", "."),
+        loader=PackageLoader("training", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": _percent, "power": charts.power, "seconds": _seconds, "short": _short}
-    return environment.get_template("page.html.j2")
+    return environment.get_template("report.html.j2")
 
 
 def _cells(run: Run) -> list[pictures.Cell]:
