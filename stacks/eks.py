@@ -66,6 +66,8 @@ class EksStack(SkypodStack):
             name=names.cluster,
             version=environment.eks.version,
             role_arn=role.role_arn,
+            # The add-ons below are the managed ones; EKS would install unmanaged copies first.
+            bootstrap_self_managed_addons=False,
             access_config=cluster.AccessConfigProperty(
                 authentication_mode="API", bootstrap_cluster_creator_admin_permissions=False
             ),

@@ -16,11 +16,13 @@ from stacks.network import NetworkStack
 from stacks.node_role import node_role
 from stacks.storage import LIFECYCLE_PREFIX, StorageStack
 
-# The trainers of other frameworks and other chips stay out; the health agent and its checks stay in.
+# The trainers of other frameworks and other chips stay out, and so does a KubeRay that some releases bring:
+# two releases of it cannot share a cluster. The health agent and its checks stay in.
 _DEPENDENCY_VALUES = {
     "trainingOperators": {"enabled": False},
     "mpi-operator": {"enabled": False},
     "neuron-device-plugin": {"devicePlugin": {"enabled": False}},
+    "kuberay": {"enabled": False},
 }
 
 

@@ -27,8 +27,6 @@ def _work(event: dict[str, Any], context: Any) -> Done:
     variables: dict[str, str] = json.loads(properties["Variables"])
     project, release = properties["Project"], variables["RELEASE"]
     deleting = event["RequestType"] == "Delete"
-    if deleting and event["PhysicalResourceId"].startswith("failed-"):
-        return Done(event["PhysicalResourceId"])  # the installation never began
     variables["ACTION"] = "uninstall" if deleting else "install"
     client = boto3.client("codebuild")
     try:
@@ -42,7 +40,13 @@ def _work(event: dict[str, Any], context: Any) -> Done:
         if deleting and error.response["Error"]["Code"] == "ResourceNotFoundException":
             return Done(event["PhysicalResourceId"])
         raise
-    _wait(client, build["id"], f"{variables['ACTION']} of chart {release}")
+    try:
+        _wait(client, build["id"], f"{variables['ACTION']} of chart {release}")
+    except RuntimeError:
+        # What kept the chart from being installed may well keep it from being removed, and must not keep
+        # the stack from rolling back.
+        if not (deleting and event["PhysicalResourceId"].startswith("failed-")):
+            raise
     return Done(f"{project}/{release}", {"BuildId": build["id"]})
 
 

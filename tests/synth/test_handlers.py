@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -17,8 +18,9 @@ CONTEXT = SimpleNamespace(invoked_function_arn="arn:aws:lambda:us-west-2:1234567
 
 @pytest.fixture
 def replies():
-    """A server that CloudFormation's answers go to; yields its address and what it received."""
+    """A server that CloudFormation's answers and Lambda invocations go to; yields what it received."""
     received: list[dict] = []
+    invoked: list[dict] = []
 
     class Receiver(BaseHTTPRequestHandler):
         def do_PUT(self):
@@ -26,12 +28,20 @@ def replies():
             self.send_response(200)
             self.end_headers()
 
+        def do_POST(self):
+            """lambda:Invoke of an event."""
+            invoked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(202)
+            self.end_headers()
+
         def log_message(self, *arguments):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/reply", received=received)
+    yield SimpleNamespace(
+        url=f"http://127.0.0.1:{server.server_port}/reply", received=received, invoked=invoked
+    )
     server.shutdown()
     server.server_close()
 
@@ -139,10 +149,8 @@ def test_missing_nodes_are_named_with_what_they_say():
     assert node_wait._missing({"head": 1, "gpu": 1}, nodes) == []
 
 
-def test_a_wait_that_ends_without_nodes_fails_with_the_group(aws, replies, monkeypatch):
-    monkeypatch.setattr(node_wait, "_POLL_S", 0)
-    client = boto3.client("sagemaker")
-    client.create_cluster(
+def _cluster_without_gpu_nodes() -> str:
+    boto3.client("sagemaker").create_cluster(
         ClusterName="skypod-test",
         InstanceGroups=[
             {
@@ -155,11 +163,28 @@ def test_a_wait_that_ends_without_nodes_fails_with_the_group(aws, replies, monke
             }
         ],
     )
-    wait = {
-        "ClusterName": "skypod-test",
-        "Groups": json.dumps({"head": 1, "gpu": 3}),
-        "TimeoutSeconds": "0",
-    }
+    return "skypod-test"
+
+
+def _wait(cluster: str, timeout_s: int) -> dict[str, str]:
+    groups = json.dumps({"head": 1, "gpu": 3})
+    return {"ClusterName": cluster, "Groups": groups, "TimeoutSeconds": str(timeout_s)}
+
+
+def test_a_long_wait_is_handed_to_the_next_invocation_with_its_deadline(aws, replies, monkeypatch):
+    monkeypatch.setattr(node_wait, "_TURN_S", -1)
+    wait = _wait(_cluster_without_gpu_nodes(), 3_000)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", replies.url.removesuffix("/reply"))
+    node_wait.handler(_event("Create", wait, replies.url), CONTEXT)
+    node_wait.handler(replies.invoked[0], CONTEXT)
+    first, second = replies.invoked
+    assert replies.received == []
+    assert first == second
+    assert first["WaitUntil"] == pytest.approx(time.time() + 3_000, abs=60)
+
+
+def test_a_wait_that_ends_without_nodes_fails_with_the_group(aws, replies):
+    wait = _wait(_cluster_without_gpu_nodes(), 0)
     node_wait.handler(_event("Create", wait, replies.url), CONTEXT)
     (reply,) = replies.received
     assert reply["Status"] == "FAILED"
