@@ -1,4 +1,4 @@
-"""A Qwen3-VL of about 1.3 million parameters, with the file layout of a real checkpoint.
+"""A Qwen3-VL of about 1.5 million parameters, with the file layout of a real checkpoint.
 
 One vision patch and one language token stand for one maze cell (16 x 16 px, no spatial merge). Most of the
 weights sit in the vision tower: paths are found there, by attention over the cells of one image, once per
@@ -20,6 +20,8 @@ CELL_PX = 16
 """Side of one maze cell and of one vision patch, in pixels."""
 GRID = 4
 """Cells per side of the learned position table (larger images are interpolated)."""
+WIDTH = 128
+"""Width of both towers, so that merged image features have it too."""
 HEAD_DIM = 32
 """Smallest head size that vLLM's CPU attention kernels accept."""
 
@@ -33,7 +35,7 @@ def configuration() -> Qwen3VLConfig:
     return Qwen3VLConfig(
         text_config={
             "vocab_size": len(words.VOCABULARY),
-            "hidden_size": 128,
+            "hidden_size": WIDTH,
             "intermediate_size": 256,
             "num_hidden_layers": 3,
             "num_attention_heads": 4,
@@ -53,13 +55,13 @@ def configuration() -> Qwen3VLConfig:
         },
         vision_config={
             "depth": 6,
-            "hidden_size": 128,
+            "hidden_size": WIDTH,
             "num_heads": 4,
             "intermediate_size": 256,
             "patch_size": CELL_PX,
             "spatial_merge_size": 1,
             "temporal_patch_size": 2,
-            "out_hidden_size": 128,
+            "out_hidden_size": WIDTH,
             "num_position_embeddings": GRID * GRID,
             "deepstack_visual_indexes": [1],
             "initializer_range": 0.05,

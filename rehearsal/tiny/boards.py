@@ -1,0 +1,55 @@
+"""The mazes of the warm start: which it may learn from, and which it is only measured on."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from rehearsal.tiny import atlas, fields
+from rehearsal.tiny.fields import Fields
+from training import splits
+from training.render import RenderStyle
+
+MAX_TURNS = 10
+STYLE = RenderStyle()
+DEV_GAMES = 128
+_EPOCHS = {"perception": -1, "habits": -2}
+"""Epochs no training run reaches, so that the warm start draws other mazes than the run that follows it."""
+
+
+def learning(stage: str, seed: int, count: int) -> tuple[Fields, str]:
+    """`count` training mazes of a stage and the digest of their rows; none is an evaluation maze, up to
+    symmetry."""
+    rows = splits.draw_train(seed, count, epoch=_EPOCHS[stage])
+    return fields.from_mazes([splits.row_maze(row) for row in rows]), splits.content_digest(rows)
+
+
+@cache
+def test() -> Fields:
+    """The 64 published mazes."""
+    return fields.from_mazes([splits.row_maze(row) for row in splits.evaluation_pool().test])
+
+
+@cache
+def dev() -> Fields:
+    """The first DEV_GAMES development mazes."""
+    rows = splits.evaluation_pool().dev[:DEV_GAMES]
+    return fields.from_mazes([splits.row_maze(row) for row in rows])
+
+
+def ceiling(board: Fields) -> float:
+    """Share of mazes that MAX_TURNS turns can solve."""
+    return float((board.distance[np.arange(len(board)), board.start] < MAX_TURNS).mean())
+
+
+def sample(board: Fields, count: int, rng: np.random.Generator) -> Fields:
+    """`count` mazes drawn with replacement, each under a random symmetry."""
+    return board.take(rng.integers(0, len(board), count)).turned(rng.integers(0, 8, count))
+
+
+@cache
+def patches() -> torch.Tensor:
+    """The tiles of STYLE as the model takes them: float32 [TILES, values of a patch]."""
+    return torch.from_numpy(atlas.patches(STYLE))

@@ -1,0 +1,161 @@
+"""Stage 1: a policy that sees mazes, taught by the oracle.
+
+First the vision tower alone learns, with throw-away linear heads that must name, at every cell, what
+`what_to_see` lists. Then the language model learns to read it, from whole games.
+
+`python -m rehearsal.tiny.perception` makes the checkpoint that ships in `data/perception`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from rehearsal.tiny import atlas, boards, demonstrators, learn, model, vision
+from rehearsal.tiny.fields import Fields
+from rehearsal.tiny.journal import Journal, grades
+from rehearsal.tiny.learn import Schedule
+from training.errors import DataError
+from training.files import file_digest, write_json
+
+WEIGHTS, RECORD = "model.safetensors", "perception.json"
+SEE = Schedule(steps=800, rate=1.5e-3)
+FAR = 3
+"""Distances from here on look alike."""
+HEADS = (learn.DIRECTIONS, learn.DIRECTIONS, learn.DIRECTIONS, FAR + 1)
+READ = Schedule(steps=250, rate=1.5e-3, warmup=30)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of what stage 1 learns from: mazes to draw, pictures and games per step, random moves."""
+
+    mazes: int = 8000
+    see: Schedule = SEE
+    pictures: int = 128
+    read: Schedule = READ
+    games: int = 16
+    noise: float = 0.15
+
+
+def seeing_loss(
+    policy: Any, heads: torch.nn.Linear, tiles: torch.Tensor, board: Fields, cells: np.ndarray
+) -> torch.Tensor:
+    """Sum of the four cross entropies of `heads` on the features of all cells of all pictures."""
+    numbers = torch.from_numpy(atlas.codes(board, cells))
+    features, _ = vision.encode(policy.model.visual, tiles, numbers, board.side)
+    logits = heads(features).split(HEADS, 1)
+    return sum(
+        F.cross_entropy(found, torch.from_numpy(right.reshape(-1)))
+        for found, right in zip(logits, what_to_see(board, cells), strict=True)
+    )
+
+
+def what_to_see(board: Fields, cells: np.ndarray) -> list[np.ndarray]:
+    """What each cell's feature should tell, int [N, cells] for each of HEADS, the agent being on `cells`.
+
+    The shortest way from that cell; and the same for all cells: the agent's right action, its beeline, and
+    how far it is from the goal.
+    """
+    far = board.distance[np.arange(len(board)), cells]
+    told = (demonstrators.oracle(board, cells), demonstrators.beeline(board, cells), np.minimum(far, FAR))
+    return [board.flow, *(np.repeat(each[:, None], board.side**2, 1) for each in told)]
+
+
+def train(seed: int, plan: Plan, journal: Journal) -> Any:
+    """The policy of stage 1; steps already in the journal's folder are not repeated."""
+    policy = model.initialize(seed)
+    heads = torch.nn.Linear(model.WIDTH, sum(HEADS))
+    tiles = boards.patches()
+    board, digest = boards.learning("perception", seed, plan.mazes)
+    journal.note("perception-data", mazes=plan.mazes, digest=digest)
+
+    def see(rng: np.random.Generator) -> torch.Tensor:
+        batch = boards.sample(board, plan.pictures, rng)
+        return seeing_loss(policy, heads, tiles, batch, rng.integers(0, board.side**2, plan.pictures))
+
+    def read(rng: np.random.Generator) -> torch.Tensor:
+        batch = boards.sample(board, plan.games, rng)
+        games = demonstrators.play(batch, demonstrators.Habits(), plan.noise, boards.MAX_TURNS, rng)
+        return learn.game_loss(policy, tiles, games, board.side, frozen_vision=True)
+
+    learn.minimize(
+        see,
+        [policy.model.visual, heads],
+        plan.see,
+        seeds=(seed, 0),
+        state_file=journal.folder / "see.pt",
+        on_progress=lambda step, loss: journal.note("see", step=step, loss=loss),
+    )
+    policy.model.visual.requires_grad_(False)
+    learn.minimize(
+        read,
+        [policy.model.language_model, policy.lm_head],
+        plan.read,
+        seeds=(seed, 1),
+        state_file=journal.folder / "read.pt",
+        on_progress=lambda step, loss: journal.note("read", step=step, loss=loss),
+    )
+    policy.model.visual.requires_grad_(True)
+    return policy
+
+
+def save(policy: Any, folder: Path, record: dict[str, Any]) -> None:
+    """Write the weights, rounded to half precision, and the record that holds their digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.half().contiguous() for name, tensor in policy.state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
+    write_json(folder / RECORD, record | {"weights_sha256": file_digest(folder / WEIGHTS)})
+
+
+def load(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A saved stage 1 as a float32 policy, and its record; DataError when it is missing or was changed."""
+    remedy = "make it with `python -m rehearsal.tiny.perception --out DIR`"
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        found = file_digest(folder / WEIGHTS)
+    except OSError as error:
+        raise DataError(f"no stage 1 in {folder}: {error.strerror}", remedy) from None
+    if found != record["weights_sha256"]:
+        raise DataError(f"{folder / WEIGHTS} has digest {found}, not {record['weights_sha256']}", remedy)
+    policy = model.initialize(0)
+    policy.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
+    return policy, record
+
+
+def shipped() -> Path:
+    """Folder of the stage 1 that comes with this package."""
+    return Path(str(resources.files("rehearsal.tiny"))) / "data" / "perception"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="train stage 1, the policy that sees")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = Plan()
+    request = {"seed": options.seed, "plan": asdict(plan)}
+    with Journal(options.out.with_name(options.out.name + ".work"), request) as journal:
+        policy = train(options.seed, plan, journal)
+        save(policy, options.out, {})
+        rounded, _ = load(options.out)
+        record = request | {
+            "grades": grades(rounded),
+            "journal": journal.entries(),
+        }
+        save(policy, options.out, record)
+        journal.discard()
+
+
+if __name__ == "__main__":
+    main()
