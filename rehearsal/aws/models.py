@@ -144,7 +144,7 @@ def _scalar(kind: str, value: Any, path: str) -> Any:
         if kind == "boolean":
             return value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
     except (ValueError, KeyError, TypeError):
-        raise ApiError("InvalidRequest", f"#{path}: {value!r} is not a {kind}") from None
+        raise ApiError("InvalidRequest", f"#{path}: {value!r} is not of type {kind}") from None
     if kind == "string" and not isinstance(value, str):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return value.encode() if kind == "blob" and isinstance(value, str) else value

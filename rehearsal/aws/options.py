@@ -34,6 +34,7 @@ class Options:
             "LAMBDA_EXECUTOR": "local",
             "DOCKER_HOST": f"unix://{self.state_dir}/no-docker.sock",
             "TMPDIR": str(self.state_dir / "tmp"),
+            "STATE_DIR": str(self.state_dir / "tmp"),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "MINISTACK_WORKER_THREADS": "32",
             "MALLOC_ARENA_MAX": "2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -174,6 +175,7 @@ class EmulatedAws:
             self._signal(signal.SIGKILL)
             self._process.wait(_STOP_S)
         self._process = None
+        shutil.rmtree(self.state_dir / "tmp", ignore_errors=True)
         _, alive = psutil.wait_procs(children, timeout=_STOP_S)
         for child in alive:
             child.kill()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdk_app import names, outputs, readback, residue, settings
 from rehearsal import deploy
+from rehearsal.aws.codebuild import NOT_EXECUTED
 from rehearsal.aws.process import EmulatedAws
 from stacks.environment import Environment
 from tests.rehearsal.kube_api import KubeApi
@@ -97,6 +100,10 @@ def test_services_say_what_the_settings_ask_for(deployed: Deployment):
 
 
 def test_kubernetes_objects_were_applied_by_an_eks_token(deployed: Deployment):
+    named = outputs.read(deployed.aws.session(), deployed.environment).eks_cluster_name
+    cluster = deployed.aws.session().client("eks").describe_cluster(name=named)["cluster"]
+    assert cluster["endpoint"] == deployed.kube.endpoint
+    assert base64.b64decode(cluster["certificateAuthority"]["data"]) == deployed.kube.ca_pem.read_bytes()
     namespace = deployed.environment.namespace
     assert f"/api/v1/namespaces/{namespace}" in deployed.kube.objects
     accounts = [path for path in deployed.kube.objects if "/serviceaccounts/" in path]
@@ -104,22 +111,35 @@ def test_kubernetes_objects_were_applied_by_an_eks_token(deployed: Deployment):
     assert deployed.kube.refused == 0
 
 
-def test_changed_setting_updates_only_its_stack(deployed: Deployment, original: list[str]):
-    change = ("monthly_budget_usd = 5000", "monthly_budget_usd = 6000")
-    changed = deployed.assembly("budget", change)
+@pytest.mark.parametrize("image", ["train", "serve"])
+def test_image_builds_are_checked_and_push_nothing(deployed: Deployment, image: str):
+    session = deployed.aws.session()
+    found = outputs.read(session, deployed.environment)
+    project = getattr(found, f"{image}_build_project")
+    build = session.client("codebuild").start_build(projectName=project)["build"]
+    assert build["buildStatus"] == "SUCCEEDED", build["phases"]
+    ran = next(phase for phase in build["phases"] if phase["phaseType"] == "BUILD")
+    assert ran["contexts"][0]["message"] == NOT_EXECUTED
+    repository = names.of(deployed.environment, deployed.aws.account).repository(image)
+    assert session.client("ecr").list_images(repositoryName=repository)["imageIds"] == []
+
+
+BUDGET = ("monthly_budget_usd = 5000", "monthly_budget_usd = 6000")
+
+
+def test_changed_setting_updates_only_its_stack(deployed: Deployment):
+    changed = deployed.assembly("changed", BUDGET)
     guardrails = next(stack for stack in deployed.stacks if stack.endswith("guardrails"))
     assert deploy.diff(deployed.aws.env, changed, deployed.events.append) == (guardrails,)
     result = deployed.deploy(changed)
     assert result["done"] == {guardrails}
     assert result["unchanged"] == set(deployed.stacks) - {guardrails}
     assert [check.what for check in deployed.checks()] == ["monthly budget, USD"]
-    assert deployed.checks(settings.load(deployed.folder / "budget.toml")) == []
-    deployed.deploy(original)
-    assert deployed.checks() == []
+    assert deployed.checks(settings.load(deployed.folder / "changed.toml")) == []
 
 
-def test_failing_resource_rolls_back_and_is_named(deployed: Deployment, original: list[str]):
-    broken = deployed.assembly("broken", ("ml.g7e.12xlarge", "ml.g9.huge"))
+def test_failing_resource_rolls_back_and_is_named(deployed: Deployment):
+    broken = deployed.assembly("broken", BUDGET, ("ml.g7e.12xlarge", "ml.g9.huge"))
     with pytest.raises(SubstrateError) as failed:
         deployed.deploy(broken)
     assert re.search(r"skypod-paper-hyperpod.*ml\.g9\.huge", failed.value.problem, re.S)
@@ -127,8 +147,7 @@ def test_failing_resource_rolls_back_and_is_named(deployed: Deployment, original
     client = deployed.aws.session().client("cloudformation")
     stack = client.describe_stacks(StackName="skypod-paper-hyperpod")["Stacks"][0]
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
-    assert deployed.checks() == []
-    assert deployed.deploy(original)["failed"] == set()
+    assert deployed.checks(settings.load(deployed.folder / "changed.toml")) == []
 
 
 def test_destroy_leaves_nothing(deployed: Deployment, original: list[str]):
@@ -170,3 +189,20 @@ def test_what_a_person_left_behind_is_found(deployed: Deployment):
     found = residue.sweep(session, deployed.environment)
     assert [entry.identifier for entry in found] == ["/aws/lambda/skypod-paper-storage-Forgotten"]
     client.delete_log_group(logGroupName="/aws/lambda/skypod-paper-storage-Forgotten")
+
+
+def test_interrupted_deploy_can_be_destroyed(deployed: Deployment, original: list[str]):
+    def interrupt(event: deploy.Event) -> None:
+        if event.stack.endswith("storage") and event.status == "started":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        deploy.deploy(deployed.aws.env, original, interrupt)
+    assert not [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.is_running() and any("node_modules" in part for part in process.cmdline())
+    ]
+    assert residue.sweep(deployed.aws.session(), deployed.environment) != []
+    deploy.destroy(deployed.aws.env, original, deployed.events.append)
+    assert residue.sweep(deployed.aws.session(), deployed.environment) == []
