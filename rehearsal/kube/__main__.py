@@ -9,9 +9,11 @@ import logging
 import os
 import secrets
 import signal
+import ssl
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
@@ -74,6 +76,7 @@ async def main(options: argparse.Namespace) -> None:
     config.shutdown_timeout = 2
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(on_loop_error)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     if options.until_stdin_closes:
@@ -99,6 +102,12 @@ async def main(options: argparse.Namespace) -> None:
     # Nothing is left to save. An orderly end would wait half a minute for clients to close their TLS streams.
     logging.shutdown()
     os._exit(0)
+
+
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Clients that vanish without closing their TLS stream are no news."""
+    if not isinstance(context.get("exception"), TimeoutError | ConnectionError | ssl.SSLError):
+        loop.default_exception_handler(context)
 
 
 def bootstrap(resources: Resources, crds: Path | None, cache: Path) -> None:

@@ -31,6 +31,7 @@ class Container:
         self.name = name
         self.ready = False
         self.restarts = 0
+        self._misses = 0
         self.started_at = time.time()
         self.exit_code: int | None = None
         remove = ["--remove", doomed] if doomed else []
@@ -59,6 +60,14 @@ class Container:
             if self._process.stdin:
                 self._process.stdin.close()
         return self.exit_code
+
+    def observe(self, probe: Object | None, passed: bool) -> None:
+        """Take in a probe's outcome: ready at once, unready after `failureThreshold` misses in a row."""
+        self._misses = 0 if passed else self._misses + 1
+        if passed:
+            self.ready = True
+        elif self._misses >= int((probe or {}).get("failureThreshold", 3)):
+            self.ready = False
 
     def terminate(self) -> None:
         """Ask the shim to end the family; it escalates to SIGKILL by itself."""

@@ -13,7 +13,7 @@ from rehearsal.kube.volumes import VolumeError, decoded, field
 Object = dict[str, Any]
 # What a process takes over from this machine. Nothing else leaks in: above all no RAY_ADDRESS, no AWS
 # credentials of the user and no PYTHONDONTWRITEBYTECODE.
-_INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LD_LIBRARY_PATH")
+_INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LD_LIBRARY_PATH", "SKYPOD_REHEARSAL")
 # Settings that a process needs on this machine whatever the cluster's manifest says.
 LOOPBACK = {
     "GLOO_SOCKET_IFNAME": "lo",

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
+from botocore.config import Config
+
 from rehearsal.kube import environment
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.containers import POD_UID_ENV, Container, sweep
@@ -42,6 +45,18 @@ class Machine:
     @property
     def pods_dir(self) -> Path:
         return self.state_dir / "pods"
+
+    def s3(self) -> Any:
+        """A client of the emulated S3."""
+        session = boto3.Session(
+            self.aws["AWS_ACCESS_KEY_ID"],
+            self.aws["AWS_SECRET_ACCESS_KEY"],
+            self.aws.get("AWS_SESSION_TOKEN"),
+            self.aws["AWS_DEFAULT_REGION"],
+        )
+        # Bucket names as host names don't resolve to loopback.
+        settings = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 2}, proxies={})
+        return session.client("s3", endpoint_url=self.aws["AWS_ENDPOINT_URL"], config=settings)
 
 
 @dataclass
@@ -140,7 +155,7 @@ class Kubelet:
         code = live.poll()
         if code is None:
             if time.monotonic() >= run.probe_at.get(name, 0.0):
-                live.ready = passes(container.get("readinessProbe"), live)
+                live.observe(container.get("readinessProbe"), passes(container.get("readinessProbe"), live))
                 # Often until it is ready, then as the manifest says.
                 period = (container.get("readinessProbe") or {}).get("periodSeconds", 10)
                 run.probe_at[name] = time.monotonic() + (period if live.ready else 0.5)

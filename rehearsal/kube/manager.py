@@ -9,7 +9,9 @@ import time
 from kubernetes.client.exceptions import ApiException
 
 from rehearsal.kube.access import Access, Cache
+from rehearsal.kube.controllers.job import Jobs
 from rehearsal.kube.controllers.raycluster import RayClusters
+from rehearsal.kube.controllers.rayservice import RayServices
 from rehearsal.kube.kubelet import Kubelet, Machine
 from rehearsal.kube.ports import Ports
 
@@ -47,6 +49,15 @@ class Manager:
         kubelet = Kubelet(self._access, caches["Pod"], self._machine)
         parts = [
             RayClusters(self._access, caches["RayCluster"], caches["Pod"], ports),
+            RayServices(
+                self._access,
+                caches["RayService"],
+                caches["Pod"],
+                ports,
+                self._machine.state_dir / "adapters",
+                self._machine.s3,
+            ),
+            Jobs(self._access, caches["Job"], caches["Pod"]),
             kubelet,
         ]
         while not self._stopping.is_set():

@@ -10,8 +10,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_TRIES = 4
+
+
+def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """`get_node`, asked again when its answer got lost.
+
+    On a busy machine one request may hang until its deadline of 30 s, which is also all the time that Ray
+    allows for a node to appear: without a second try a healthy node would give up.
+    """
+
+    def ask(*arguments: Any) -> Any:
+        for _ in range(_TRIES):
+            try:
+                return get_node(*arguments)
+            except RuntimeError as error:
+                if "Deadline Exceeded" not in str(error):
+                    raise
+                last = error
+        raise last
+
+    return ask
 
 
 def main() -> None:
@@ -20,6 +43,7 @@ def main() -> None:
 
     services.get_node_ip_address = lambda address=None: "127.0.0.1"
     os.environ[_SWITCH] = "0"
+    services.get_node = patient(services.get_node)
     from ray.scripts.scripts import main as ray
 
     sys.exit(ray())

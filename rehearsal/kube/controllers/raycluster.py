@@ -9,6 +9,7 @@ import secrets
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -25,6 +26,7 @@ log = logging.getLogger("kube.raycluster")
 LONGEST_BACKOFF_S = 60.0
 # After so many deaths in a row without one ready moment the cluster is called failed; it is still retried.
 HOPELESS_AFTER = 3
+ASK_RAY_EVERY_S = 5.0
 
 
 @dataclass
@@ -35,6 +37,10 @@ class _State:
     retry_at: float = 0.0
     last_failure: str = ""
     was_ready: bool = False
+    token: str | None = None
+    # Ray's own word that all nodes are alive: for these pods, until then.
+    vouched: frozenset[str] = frozenset()
+    vouched_until: float = 0.0
     blocks: dict[str, range] = field(default_factory=dict)
 
 
@@ -67,7 +73,9 @@ class RayClusters:
             self._delete(pods)
             self._write_status(cluster, state, None, [], ready=False)
             return
-        token = self._token(cluster)
+        if state.token is None:
+            state.token = self._token(cluster)
+        token = state.token
         heads = [pod for pod in pods if pod["metadata"]["labels"]["ray.io/node-type"] == "head"]
         workers = [pod for pod in pods if pod not in heads]
         dead = [pod for pod in pods if _phase(pod) in ("Failed", "Succeeded")]
@@ -81,16 +89,22 @@ class RayClusters:
                 if not leaving:
                     head = self._start(cluster, state, cluster["spec"]["headGroupSpec"], None, token)
                     self._serve(cluster, raynode.ports_of(head))
-            elif accepts(raynode.ports_of(head)["node-manager"]):
+            else:
                 self._scale(cluster, state, head, workers, token)
-        ready = head is not None and self._is_complete(cluster, head, workers, token)
+        ready = head is not None and self._is_complete(cluster, state, head, workers)
         if ready:
             state.failures, state.last_failure, state.was_ready = 0, "", True
         self._write_status(cluster, state, head, workers, ready=ready)
 
     def _scale(self, cluster: Object, state: _State, head: Object, workers: list[Object], token) -> None:
         """Start the next missing worker, or remove surplus ones."""
-        if not all(accepts(raynode.ports_of(pod)["node-manager"]) for pod in workers):
+        counts = {
+            group["groupName"]: _replicas(group) for group in cluster["spec"].get("workerGroupSpecs") or []
+        }
+        have = Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in workers)
+        if have == Counter(counts):
+            return
+        if not all(accepts(raynode.ports_of(pod)["node-manager"]) for pod in [head, *workers]):
             # Raylets that register at the same moment on one machine abort each other.
             return
         for group in cluster["spec"].get("workerGroupSpecs") or []:
@@ -178,17 +192,25 @@ class RayClusters:
 
     # Status
 
-    def _is_complete(self, cluster: Object, head: Object, workers: list[Object], token: str | None) -> bool:
+    def _is_complete(self, cluster: Object, state: _State, head: Object, workers: list[Object]) -> bool:
         """Whether every wanted node is ready and Ray itself counts it as alive."""
         wanted = sum(_replicas(group) for group in cluster["spec"].get("workerGroupSpecs") or [])
         if len(workers) != wanted or not all(map(_is_ready, [head, *workers])):
             return False
+        names = frozenset(pod["metadata"]["name"] for pod in [head, *workers])
+        if state.vouched == names and time.monotonic() < state.vouched_until:
+            return True
         ports = raynode.ports_of(head)
         # Jobs are submitted through the head's agent, which is the last to come up.
         if not accepts(ports["agent-http"]):
             return False
-        names = {pod["metadata"]["name"] for pod in [head, *workers]}
-        return names <= _alive_nodes(ports["dashboard"], token)
+        alive = _alive_nodes(ports["dashboard"], state.token)
+        if alive is None:
+            # The dashboard is slow on a busy machine; that says nothing about nodes that it vouched for.
+            return state.vouched == names
+        state.vouched = names if names <= alive else frozenset()
+        state.vouched_until = time.monotonic() + ASK_RAY_EVERY_S
+        return bool(state.vouched)
 
     def _write_status(
         self, cluster: Object, state: _State, head: Object | None, workers: list[Object], *, ready: bool
@@ -294,8 +316,8 @@ def _conditions(old: Object, state: _State, head: Object | None, ready: bool) ->
     return conditions
 
 
-def _alive_nodes(dashboard_port: int, token: str | None) -> set[str]:
-    """Names of the nodes that Ray's control store calls alive."""
+def _alive_nodes(dashboard_port: int, token: str | None) -> set[str] | None:
+    """Names of the nodes that Ray's control store calls alive, None when the dashboard does not answer."""
     url = f"http://127.0.0.1:{dashboard_port}/api/v0/nodes?limit=1000"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -303,5 +325,5 @@ def _alive_nodes(dashboard_port: int, token: str | None) -> set[str]:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=3) as answer:
             nodes = json.load(answer)["data"]["result"]["result"]
     except (urllib.error.URLError, OSError, ValueError, KeyError, TypeError):
-        return set()
+        return None
     return {node["node_name"] for node in nodes if node["state"] == "ALIVE"}
