@@ -47,7 +47,8 @@ def _work(event: dict[str, Any], context: Any) -> Done:
         # the stack from rolling back.
         if not (deleting and event["PhysicalResourceId"].startswith("failed-")):
             raise
-    return Done(f"{project}/{release}", {"BuildId": build["id"]})
+    name = event["PhysicalResourceId"] if deleting else f"{project}/{release}"
+    return Done(name, {"BuildId": build["id"]})
 
 
 def _wait(client: Any, build_id: str, what: str) -> None:
