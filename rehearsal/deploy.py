@@ -49,7 +49,6 @@ _SETTINGS = {
     # The validator takes ten seconds a process; `make synth` and the tests run it.
     "CDK_VALIDATION": "false",
 }
-_UNWANTED = ("AWS_SESSION_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "PYTHONDONTWRITEBYTECODE")
 _RESOURCE = re.compile(
     r"^(?P<stack>[\w-]+) \|\s*(?P<done>\d+)(?P<total>/\d+)? \| [\d: APM]+ \| "
     r"(?P<status>\w+)\s+\| (?P<what>.*)$"
@@ -150,7 +149,9 @@ def _cdk() -> Path:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
+    # The user's own AWS and CDK settings must not reach through to another account.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDK_"))}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     scratch = {"TMPDIR": env["CDK_HOME"]} if "CDK_HOME" in env else {}  # jsii unpacks itself there
     return {**kept, **_SETTINGS, **env, **scratch, "PATH": path}

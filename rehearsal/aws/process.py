@@ -16,19 +16,13 @@ from typing import Any
 
 import boto3
 import psutil
+from botocore.config import Config
 
 from training.errors import SubstrateError
 
 ACCOUNT = "123456789012"
 REGION = "us-west-2"
 
-_UNWANTED = (
-    "AWS_SESSION_TOKEN",
-    "AWS_ROLE_ARN",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CA_BUNDLE",
-    "PYTHONDONTWRITEBYTECODE",  # without byte code every Lambda start costs a second more
-)
 _STOP_S = 5.0
 
 
@@ -40,8 +34,10 @@ class EmulatedSession(boto3.Session):
         self._url = url
 
     def client(self, service_name: str, *args: Any, **settings: Any) -> Any:
-        """Like boto3's, with the endpoint filled in."""
-        settings.setdefault("endpoint_url", self._url)
+        """Like boto3's, with the endpoint filled in, and never through a proxy."""
+        if settings.get("endpoint_url") is None:
+            settings["endpoint_url"] = self._url
+        settings["config"] = Config(proxies={}).merge(settings.get("config") or Config())
         return super().client(service_name, *args, **settings)
 
 
@@ -127,7 +123,10 @@ class EmulatedAws:
         command += ["--kube-endpoint", self._kube_endpoint, "--kube-ca", str(self._kube_ca)]
         command += ["--state-dir", str(self.state_dir), "--parent-pid", str(os.getpid())]
         root = Path(__file__).resolve().parents[2]
-        environment = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+        environment.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # without byte code each Lambda starts a second later
         environment |= self.env
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         with self.log.open("wb") as log:
@@ -143,6 +142,7 @@ class EmulatedAws:
         self._wait_ready(timeout_s)
 
     def _wait_ready(self, timeout_s: float) -> None:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:
@@ -151,7 +151,7 @@ class EmulatedAws:
                     f"Read {self.log}",
                 )
             try:
-                with urllib.request.urlopen(f"{self.url}/_ministack/ready", timeout=2) as answer:  # noqa: S310
+                with direct.open(f"{self.url}/_ministack/ready", timeout=2) as answer:
                     if answer.status == 200:
                         return
             except (urllib.error.URLError, OSError):

@@ -67,6 +67,15 @@ def test_caller_identity_is_the_account(aws: EmulatedAws):
     assert aws.session().client("sts").get_caller_identity()["Account"] == aws.account
 
 
+def test_the_users_own_aws_settings_do_not_matter(aws: EmulatedAws, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_STS", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert aws.session().client("sts").get_caller_identity()["Account"] == aws.account
+    assert aws.session().resource("s3").Bucket("any").name == "any"
+
+
 def test_hyperpod_grows_and_names_its_nodes(aws: EmulatedAws, ground: dict[str, str]):
     client = aws.session().client("sagemaker")
     client.create_cluster(**_cluster(ground))
