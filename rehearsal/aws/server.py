@@ -22,6 +22,7 @@ from rehearsal.aws import (
     fsx,
     grafana,
     hyperpod,
+    lambdas,
     models,
     network,
     patience,
@@ -135,4 +136,7 @@ async def run(options: Options, stopped: Callable[[], Awaitable[None]]) -> None:
     config.accesslog = None
     config.errorlog = "-"
     config.graceful_timeout = 0.2
-    await serve(build(options), config, shutdown_trigger=stopped)
+    app = build(options)
+    reaper = asyncio.create_task(lambdas.end_idle())
+    await serve(app, config, shutdown_trigger=stopped)
+    reaper.cancel()

@@ -230,6 +230,29 @@ def test_stack_with_a_full_bucket_is_not_deleted(aws: EmulatedAws):
     _until(lambda: _status(client, "full") == "gone")
 
 
+def test_function_runs_here_and_its_idle_process_ends(aws: EmulatedAws, ground: dict[str, str]):
+    code = (
+        "import boto3\ndef handler(event, context):\n"
+        "    return boto3.client('sts').get_caller_identity()['Account']\n"
+    )
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as package:
+        package.writestr("index.py", code)
+    client = aws.session().client("lambda")
+    client.create_function(
+        FunctionName="who",
+        Runtime="python3.12",
+        Handler="index.handler",
+        Role=ground["role"],
+        Code={"ZipFile": archive.getvalue()},
+    )
+    answer = client.invoke(FunctionName="who")
+    assert json.load(answer["Payload"]) == aws.account
+    server = psutil.Process(aws.pid)
+    assert server.children()
+    _until(lambda: not server.children(), timeout_s=30)
+
+
 def _status(client: Any, stack: str) -> str:
     try:
         return client.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"]
