@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -240,7 +241,7 @@ def _pod_words(api: client.ApiClient, namespace: str, selector: str) -> str:
 def _refusal(manifest: Object, error: ApiException) -> Exception:
     what = f"{manifest['kind']} {manifest['metadata']['name']}"
     try:
-        message = client.ApiClient().deserialize(error.body, "object", "application/json")["message"]
+        message = json.loads(error.body)["message"]
     except (TypeError, KeyError, ValueError):
         message = str(error.body)
     if error.status in (400, 422):

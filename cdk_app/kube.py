@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import shutil
-import tempfile
+import ssl
 import time
-import weakref
-from pathlib import Path
 from typing import Any
 
 from botocore.signers import RequestSigner
@@ -67,10 +64,6 @@ def connect_to(session: Any, eks_cluster_name: str, endpoint: str, ca_pem: bytes
     """As `connect`, for a known endpoint and certificate authority (PEM)."""
     settings = client.Configuration()
     settings.host = endpoint
-    # urllib3 wants the certificate as a file; it goes with the client.
-    certificates = Path(tempfile.mkdtemp(prefix="skypod-ca-"))
-    (certificates / "ca.pem").write_bytes(ca_pem)
-    settings.ssl_ca_cert = str(certificates / "ca.pem")
     signed_at = 0.0
 
     def renew(configuration: client.Configuration) -> None:
@@ -85,5 +78,8 @@ def connect_to(session: Any, eks_cluster_name: str, endpoint: str, ca_pem: bytes
         # A proxy of the user's must not stand between this machine and itself.
         settings.proxy = None
     api = client.ApiClient(settings)
-    weakref.finalize(api, shutil.rmtree, certificates, ignore_errors=True)
+    # The client wants the authority as a file; its connection pools take it from memory, and no file is left.
+    pools = api.rest_client.pool_manager.connection_pool_kw
+    pools.pop("ca_certs", None)
+    pools["ssl_context"] = ssl.create_default_context(cadata=ca_pem.decode())
     return api

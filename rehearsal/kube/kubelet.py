@@ -17,6 +17,7 @@ from botocore.config import Config
 from rehearsal.kube import environment
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.containers import POD_UID_ENV, Container, sweep
+from rehearsal.kube.guard import guarded
 from rehearsal.kube.podlogs import read_log
 from rehearsal.kube.probes import passes
 from rehearsal.kube.store import now
@@ -102,10 +103,11 @@ class Kubelet:
                 self._runs[uid] = PodRun(pod, self._machine.pods_dir / uid)
             self._runs[uid].pod = pod
         for uid, run in list(self._runs.items()):
-            if uid not in present or "deletionTimestamp" in run.pod["metadata"]:
-                self._end(run, uid in present)
-            else:
-                self._advance(run)
+            with guarded(log, f"pod {run.pod['metadata']['name']}"):
+                if uid not in present or "deletionTimestamp" in run.pod["metadata"]:
+                    self._end(run, uid in present)
+                else:
+                    self._advance(run)
 
     def stop(self, timeout_s: float) -> None:
         """End every process of every pod."""

@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 
-from kubernetes.client.exceptions import ApiException
-
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.controllers.job import Jobs
 from rehearsal.kube.controllers.raycluster import RayClusters
 from rehearsal.kube.controllers.rayservice import RayServices
+from rehearsal.kube.guard import guarded
 from rehearsal.kube.kubelet import Kubelet, Machine
 from rehearsal.kube.ports import Ports
 
@@ -62,13 +61,8 @@ class Manager:
         ]
         while not self._stopping.is_set():
             for part in parts:
-                try:
+                with guarded(log, type(part).__name__):
                     part.sync()
-                except ApiException as error:
-                    # Mostly a race with a client's own change; the next pass sees the new state.
-                    log.warning("%s: %s %s", type(part).__name__, error.status, error.body)
-                except Exception:
-                    log.exception("%s", type(part).__name__)
             self._wake.wait(PERIOD_S)
             self._wake.clear()
             # News come in bursts; one pass serves them all.

@@ -131,6 +131,9 @@ class Store:
     def _put(self, kind: Kind, namespace: str, obj: Object, change: str, before: Object | None) -> Object:
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
+        for key in ("finalizers", "managedFields", "ownerReferences"):
+            if not obj["metadata"].get(key):
+                obj["metadata"].pop(key, None)
         obj["apiVersion"], obj["kind"] = kind.api_version, kind.kind
         self._objects.setdefault(kind.storage, {})[(namespace, obj["metadata"]["name"])] = obj
         self._announce(Change(self.version, kind.storage, change, copy.deepcopy(obj), before))

@@ -82,6 +82,10 @@ class Rewriter:
             path = mount["mountPath"].rstrip("/")
             # The machine's own /dev/shm serves as it is.
             if path != "/dev/shm":  # noqa: S108
+                if mount["name"] not in folders:
+                    raise VolumeError(
+                        f"volumeMount {mount['mountPath']}: the pod has no volume {mount['name']}"
+                    )
                 folder = folders[mount["name"]]
                 self._local[path] = str(folder / mount["subPath"] if "subPath" in mount else folder)
         longest_first = sorted(self._local, key=len, reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import secrets
 import time
 from datetime import UTC, datetime
@@ -10,9 +11,11 @@ from typing import Any
 
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.controllers.raynode import owner
+from rehearsal.kube.guard import guarded
 from rehearsal.kube.store import now
 
 Object = dict[str, Any]
+log = logging.getLogger("kube.job")
 DEFAULT_BACKOFF_LIMIT = 6
 
 
@@ -27,7 +30,8 @@ class Jobs:
         """One pass over all Jobs."""
         for job in self._jobs.all():
             if "deletionTimestamp" not in job["metadata"]:
-                self._sync_one(job)
+                with guarded(log, f"Job {job['metadata']['name']}"):
+                    self._sync_one(job)
 
     def _sync_one(self, job: Object) -> None:
         metadata, spec = job["metadata"], job["spec"]

@@ -17,6 +17,7 @@ from typing import Any
 from rehearsal.kube import quantities
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.controllers import raynode
+from rehearsal.kube.guard import guarded
 from rehearsal.kube.ports import Ports, accepts
 from rehearsal.kube.store import now
 from rehearsal.kube.volumes import decoded
@@ -60,7 +61,8 @@ class RayClusters:
                 self._ports.release(block)
         for uid, cluster in clusters.items():
             if "deletionTimestamp" not in cluster["metadata"]:
-                self._sync_one(cluster, self._states.setdefault(uid, _State()))
+                with guarded(log, f"RayCluster {cluster['metadata']['name']}"):
+                    self._sync_one(cluster, self._states.setdefault(uid, _State()))
 
     def _sync_one(self, cluster: Object, state: _State) -> None:
         uid = cluster["metadata"]["uid"]

@@ -19,6 +19,7 @@ from rehearsal.kube import adapters
 from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.controllers import vllm
 from rehearsal.kube.controllers.raynode import owner
+from rehearsal.kube.guard import guarded
 from rehearsal.kube.ports import Ports
 from rehearsal.kube.store import now
 from rehearsal.kube.volumes import decoded
@@ -73,7 +74,8 @@ class RayServices:
                 self._ports.release(block)
         for uid, service in services.items():
             if "deletionTimestamp" not in service["metadata"]:
-                self._sync_one(service, self._states.setdefault(uid, _State()))
+                with guarded(log, f"RayService {service['metadata']['name']}"):
+                    self._sync_one(service, self._states.setdefault(uid, _State()))
 
     def _sync_one(self, service: Object, state: _State) -> None:
         uid = service["metadata"]["uid"]
