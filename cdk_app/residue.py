@@ -36,10 +36,10 @@ class _Search:
         """All items of a listing, whether botocore knows how to page it or not."""
         client = self.client(service)
         if not client.can_paginate(operation):
-            yield from getattr(client, operation)(**params)[key]
+            yield from getattr(client, operation)(**params).get(key, [])
             return
         for page in client.get_paginator(operation).paginate(**params):
-            yield from page[key]
+            yield from page.get(key, [])
 
     def ours(self, name: str) -> bool:
         """Whether this environment's stacks gave the name, or CloudFormation derived it from one of them."""
@@ -177,8 +177,7 @@ def _guardrails(search: _Search) -> Iterator[Residue]:
     for topic in search.pages("sns", "list_topics", "Topics"):
         if search.ours(topic["TopicArn"].rpartition(":")[2]):
             yield Residue("SNS topic", topic["TopicArn"])
-    answer = search.client("budgets").describe_budgets(AccountId=search.names.account)
-    for budget in answer.get("Budgets", []):
+    for budget in search.pages("budgets", "describe_budgets", "Budgets", AccountId=search.names.account):
         if search.ours(budget["BudgetName"]):
             yield Residue("budget", budget["BudgetName"])
 
