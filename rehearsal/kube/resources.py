@@ -19,6 +19,20 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 NAMESPACE_CONTENTS = "kubernetes/contents"
 POD_GRACE_S = 30
+# What a new object's status is before any controller has seen it.
+_FIRST_STATUS: dict[str, Object] = {
+    "CronJob": {},
+    "DaemonSet": {},
+    "Deployment": {},
+    "Job": {},
+    "Namespace": {"phase": "Active"},
+    "Node": {},
+    "PersistentVolume": {"phase": "Available"},
+    "PersistentVolumeClaim": {"phase": "Pending"},
+    "Pod": {"phase": "Pending"},
+    "Service": {"loadBalancer": {}},
+    "StatefulSet": {},
+}
 
 
 @dataclass(frozen=True)
@@ -157,8 +171,9 @@ class Resources:
         return (obj if how.dry_run else self._stored(kind, namespace, obj)), warnings
 
     def _store_new(self, kind: Kind, namespace: str, obj: Object) -> Object:
+        if kind.builtin and kind.kind in _FIRST_STATUS:
+            obj["status"] = copy.deepcopy(_FIRST_STATUS[kind.kind])
         if kind.kind == "Namespace":
-            obj["status"] = {"phase": "Active"}
             labels = obj["metadata"].setdefault("labels", {})
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         elif kind.kind == "CustomResourceDefinition":

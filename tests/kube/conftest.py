@@ -39,13 +39,10 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
 
 
 def crds_dir() -> Path | None:
-    """KubeRay's CRD files, where this machine has them (SKYPOD_CRDS names the folder)."""
-    folder = os.environ.get("SKYPOD_CRDS")
-    return (
-        Path(folder)
-        if folder
-        else next((p for p in [PROJECT.parent / "shared" / "crds"] if p.is_dir()), None)
-    )
+    """KubeRay's CRD files, where they are at hand (SKYPOD_SHARED_DIR names the folder that holds crds/)."""
+    shared = os.environ.get("SKYPOD_SHARED_DIR")
+    folder = (Path(shared) if shared else PROJECT.parent / "shared") / "crds"
+    return folder if folder.is_dir() else None
 
 
 def with_mark(uid: str) -> list[int]:

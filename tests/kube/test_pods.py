@@ -10,7 +10,7 @@ import pytest
 from kubernetes import client
 
 from cdk_app import cluster
-from tests.kube.conftest import connect, eventually, make_stand_in, with_mark
+from tests.kube.conftest import CLUSTER, connect, eventually, make_stand_in, with_mark
 from training.errors import ConfigError, SubstrateError
 
 
@@ -175,13 +175,16 @@ def test_a_taken_port_and_a_missing_python_are_named(tmp_path, sts, stand_in):
 def test_another_process_can_stop_a_stand_in_that_outlives_its_starter(tmp_path, sts):
     code = (
         "import sys; from pathlib import Path; from rehearsal.kube.process import KubeStandIn; "
-        "KubeStandIn(Path(sys.argv[1]) / 'kube', port=int(sys.argv[2]), train_python=Path(sys.executable), "
-        "shared_dir=Path(sys.argv[1]) / 'shared', aws_url=sys.argv[3]).start(60, outlive=True)"
+        "folder = Path(sys.argv[1]); "
+        "KubeStandIn(folder / 'kube', port=int(sys.argv[2]), train_python=Path(sys.executable), "
+        "shared_dir=folder / 'shared', aws_url=sys.argv[3], cluster_name=sys.argv[4]).start(60, outlive=True)"
     )
     stand_in = make_stand_in(tmp_path, sts)
     project = Path(__file__).parents[2]
     subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), str(stand_in.port), sts.url], check=True, cwd=project
+        [sys.executable, "-c", code, str(tmp_path), str(stand_in.port), sts.url, CLUSTER],
+        check=True,
+        cwd=project,
     )
     core = client.CoreV1Api(connect(stand_in, sts))
     assert "default" in [n.metadata.name for n in core.list_namespace().items]
