@@ -32,6 +32,7 @@ LEARN = [
     ("Take the Ray cluster down", stages.ray_down),
     ("Publish the adapter", stages.publish),
     ("Serve base and adapter", stages.serve),
+    ("Prove that the adapter is the trained one", stages.prove_effect),
     ("Play the test through HTTP", stages.play_served),
 ]
 

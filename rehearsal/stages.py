@@ -9,17 +9,28 @@ from typing import Any
 
 import boto3
 
-from cdk_app import cluster, kube, outputs, readback, residue, service
+from cdk_app import cluster, kube, outputs, readback, residue
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import deploy, warm
 from rehearsal.progress import Stage
 from rehearsal.substrate import MARK, Folders, Substrate
+from serving import adapter, store
+from serving.client import ChatPolicy
 from stacks.manifests import raycluster, rayservice
 from stacks.outputs import Outputs
-from training import jobs, lineage, prepare
+from training import events, jobs, lineage, prepare
 from training.errors import DataError, SubstrateError
-from training.evaluate import EvaluationSettings, Progress, paired, play, read_records, summarize
+from training.evaluate import (
+    EvaluationRecord,
+    EvaluationSettings,
+    Progress,
+    opening,
+    paired,
+    play,
+    read_records,
+    summarize,
+)
 from training.files import read_json, write_json
 from training.jobs import Endpoint
 from training.mazes import Maze
@@ -50,6 +61,7 @@ class Rehearsal:
     submission: str = ""
     served_url: str = ""
     adapter_name: str = ""
+    adapter_digest: str = ""
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -59,6 +71,11 @@ class Rehearsal:
     @property
     def run_dir(self) -> Path:
         return self.folders.runs / self.run
+
+    @property
+    def served_model(self) -> str:
+        """The adapter's name in requests, as Ray Serve LLM spells it."""
+        return f"{MODEL_ID}:{self.adapter_name}"
 
     @property
     def assembly(self) -> Path:
@@ -115,7 +132,8 @@ def ray_up(r: Rehearsal, stage: Stage) -> None:
     )
     api = r.api()
     cluster.up(api, manifest, timeout_s=RAY_UP_S, on_event=stage.update)
-    r.ray = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
+    found = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
+    r.ray = Endpoint(found.url, found.token)
     stage.note = (
         f"1 head + {r.recipe.topology.worker_nodes} workers x {r.recipe.topology.gpus_per_node} declared GPUs"
     )
@@ -176,9 +194,7 @@ def _show(r: Rehearsal, stage: Stage) -> Callable[[dict[str, Any]], None]:
 
 
 def _last_failure(r: Rehearsal) -> str:
-    from training.events import read
-
-    failures = [e["message"] for e in read(r.run_dir / "events.jsonl") if e["event"] == "failed"]
+    failures = [e["message"] for e in events.read(r.run_dir / "events.jsonl") if e["event"] == "failed"]
     return failures[-1] if failures else ""
 
 
@@ -190,8 +206,6 @@ def ray_down(r: Rehearsal, stage: Stage) -> None:
 
 def publish(r: Rehearsal, stage: Stage) -> None:
     """Package the adapter by content and put it where serving looks for it."""
-    from serving import adapter, store
-
     manifest = lineage.read(r.run_dir)
     packaged = adapter.package(
         r.run_dir / manifest["adapter"]["folder"],
@@ -202,7 +216,7 @@ def publish(r: Rehearsal, stage: Stage) -> None:
     )
     bucket, _, prefix = r.deployed.adapters_uri.removeprefix("s3://").partition("/")
     uri = store.upload(r.run_dir / "adapter" / packaged.name, r.session.client("s3"), bucket, prefix)
-    r.adapter_name = packaged.name
+    r.adapter_name, r.adapter_digest = packaged.name, packaged.digest
     lineage.update(
         r.run_dir, serving={"name": packaged.name, "uri": uri, "base_digest": packaged.base_digest}
     )
@@ -211,8 +225,6 @@ def publish(r: Rehearsal, stage: Stage) -> None:
 
 def serve(r: Rehearsal, stage: Stage) -> None:
     """Apply the serving manifest and wait until base and adapter are served."""
-    from serving.endpoint import Endpoint as Served
-
     manifest = rayservice.build(
         r.environment,
         r.deployed,
@@ -221,55 +233,48 @@ def serve(r: Rehearsal, stage: Stage) -> None:
         model_id=MODEL_ID,
         adapters_uri=r.deployed.adapters_uri,
         adapter_name=r.adapter_name,
-        adapter_digest=lineage.read(r.run_dir)["adapter"]["digest"],
+        adapter_digest=r.adapter_digest,
         max_lora_rank=r.recipe.policy.lora_rank,
         max_model_len=r.recipe.rollout.max_model_len_tokens,
         name=SERVICE,
     )
-    r.served_url = service.up(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update)
-    with_adapter = f"{MODEL_ID}:{r.adapter_name}"
-    endpoint = Served(r.served_url)
-    try:
-        endpoint.wait_until_served(with_adapter, timeout_s=SERVED_S)
-    finally:
-        endpoint.close()
-    stage.note = f"{r.served_url} serves {MODEL_ID} and {with_adapter}"
+    r.served_url = cluster.serve(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update).url
+    with _served(r, r.served_model) as policy:
+        policy.endpoint.wait_until_served([MODEL_ID, r.served_model], timeout_s=SERVED_S)
+    stage.note = f"{r.served_url} serves {MODEL_ID} and {r.served_model}"
+
+
+def prove_effect(r: Rehearsal, stage: Stage) -> None:
+    """Base and adapter must differ, and the adapter's log-probabilities must be the trainer's."""
+    from serving import probe
+
+    references = probe.read_references(r.run_dir / "canaries.json")
+    keys = {reference.key for reference in references}
+    mazes = [Maze.from_json(record.maze) for record in _trainer_records(r) if record.key in keys]
+    with _served(r, MODEL_ID) as base, _served(r, r.served_model) as adapter:
+        found = probe.run(base, adapter, opening(mazes, _settings(r)), references)
+    write_json(r.run_dir / "probe.json", found.to_json())
+    lineage.update(r.run_dir, probe=found.to_json())
+    found.require()
+    stage.note = f"shift from base {found.shift:.2g} nats, gap to the trainer {found.gap:.1e}"
 
 
 def play_served(r: Rehearsal, stage: Stage) -> None:
-    """Play the test through HTTP: base and adapter must differ, and the adapter must do as in the trainer."""
-    from serving.client import ChatPolicy
-
-    env = r.recipe.environment
-    trainer = read_records(r.run_dir / "evaluations" / "final.jsonl")
-    mazes = [Maze.from_json(record.maze) for record in trainer]
-    settings = EvaluationSettings(
-        max_turns=env.max_turns,
-        squares_per_move=env.squares_per_move,
-        reward=env.reward,
-        policy=r.adapter_name,
-    )
-    allowed = None
-    if r.recipe.rollout.text_tokens_only:
-        allowed = read_json(r.run_dir / "generation.json")["allowed_token_ids"]
+    """Play the test through HTTP: every action must be the trainer's."""
+    trainer = _trainer_records(r)
     path = r.run_dir / "evaluations" / "served.jsonl"
 
     def report(progress: Progress) -> None:
         stage.advance(progress.finished, progress.total, f"{progress.solved} solved")
 
-    with ChatPolicy(
-        r.served_url,
-        f"{MODEL_ID}:{r.adapter_name}",
-        max_tokens=r.recipe.rollout.max_new_tokens,
-        allowed_token_ids=allowed,
-    ) as policy:
-        served = play(policy, mazes, settings, report, path)
+    mazes = [Maze.from_json(record.maze) for record in trainer]
+    with _served(r, r.served_model) as policy:
+        served = play(policy, mazes, _settings(r), report, path)
     summary = summarize(served).to_json()
     write_json(path.with_suffix(".summary.json"), summary)
     lineage.record_evaluation(r.run_dir, "served", path, {"split": "test", **summary})
     r.summaries["served"] = summary
-    by_key = {record.key: record for record in trainer}
-    differing = sum(record.actions != by_key[record.key].actions for record in served)
+    differing = sum(one.actions != other.actions for one, other in zip(trainer, served, strict=True))
     if summary["solved"] != r.summaries["final"]["solved"] or differing:
         raise DataError(
             f"served: {summary['solved']} of {summary['n']} solved, trainer: {r.summaries['final']['solved']}; "
@@ -279,9 +284,31 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
     stage.note = f"{rate(summary)}, every action as in the trainer"
 
 
+def _trainer_records(r: Rehearsal) -> list[EvaluationRecord]:
+    return read_records(r.run_dir / "evaluations" / "final.jsonl")
+
+
+def _settings(r: Rehearsal) -> EvaluationSettings:
+    env = r.recipe.environment
+    return EvaluationSettings(
+        max_turns=env.max_turns,
+        squares_per_move=env.squares_per_move,
+        reward=env.reward,
+        policy=r.adapter_name,
+    )
+
+
+def _served(r: Rehearsal, model: str) -> ChatPolicy:
+    allowed = None
+    if r.recipe.rollout.text_tokens_only:
+        allowed = read_json(r.run_dir / "generation.json")["allowed_token_ids"]
+    tokens = r.recipe.rollout.max_new_tokens
+    return ChatPolicy(r.served_url, model, max_tokens=tokens, allowed_token_ids=allowed)
+
+
 def serve_down(r: Rehearsal, stage: Stage) -> None:
     """Delete the RayService; its processes end with it."""
-    service.down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60)
+    cluster.down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60, kind="RayService")
     r.served_url = ""
 
 
@@ -292,7 +319,8 @@ def tear_down(r: Rehearsal, stage: Stage) -> None:
     if left:
         names = "; ".join(f"{item.kind} {item.identifier}" for item in left)
         raise SubstrateError(
-            f"{len(left)} resources are left after destroy: {names}", "delete them, or `cdk destroy` again"
+            f"{len(left)} resources are left after destroy: {names}",
+            "delete them, or run `cdk destroy` again",
         )
     stage.note = "nothing is left"
 

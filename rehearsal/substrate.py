@@ -68,18 +68,21 @@ def running(folders: Folders, crds_dir: Path | None) -> Iterator[Substrate]:
     """Start both on free ports of 127.0.0.1; on the way out end every process they started."""
     kube_port, aws_port = free_ports(2)
     state = folders.state / "substrate"
+    kube_endpoint = f"https://127.0.0.1:{kube_port}"
+    authority = state / "kube" / "tls" / "ca.pem"
+    aws = EmulatedAws(state / "aws", port=aws_port, kube_endpoint=kube_endpoint, kube_ca_pem=authority)
+    kube = KubeStandIn(
+        state / "kube",
+        port=kube_port,
+        train_python=folders.train_python,
+        shared_dir=folders.shared,
+        aws_url=aws.url,
+        aws_env=aws.env,
+        crds_dir=crds_dir,
+    )
     with ExitStack() as stack:
-        kube = KubeStandIn(
-            state / "kube",
-            port=kube_port,
-            train_python=folders.train_python,
-            shared_dir=folders.shared,
-            aws_url=f"http://127.0.0.1:{aws_port}",
-            crds_dir=crds_dir,
-        )
         stack.callback(kube.stop)
         kube.start()
-        aws = EmulatedAws(state / "aws", port=aws_port, kube_endpoint=kube.endpoint, kube_ca_pem=kube.ca_file)
         stack.callback(aws.stop)
         aws.start()
         yield Substrate(aws, kube)

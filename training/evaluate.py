@@ -33,6 +33,7 @@ __all__ = [
     "Summary",
     "Turn",
     "ceiling",
+    "opening",
     "paired",
     "play",
     "read_records",
@@ -257,6 +258,17 @@ def play(
         if on_progress:
             on_progress(Progress(len(found), len(tasks), sum(r.solved for r in found.values()), answered))
     return [found[key] for key in tasks]
+
+
+def opening(mazes: Sequence[Maze], settings: EvaluationSettings) -> list[Conversation]:
+    """The first question of each maze, as `play` would ask it: canaries for comparing two engines."""
+    return [
+        Conversation(
+            _key(maze.digest, 0),
+            Episode(maze, settings.max_turns, settings.squares_per_move, settings.style).observation(),
+        )
+        for maze in mazes
+    ]
 
 
 def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None) -> Summary:

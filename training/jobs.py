@@ -1,4 +1,4 @@
-"""Training as a Ray job: submitted once, owned by the cluster, followed from anywhere and as often as one likes."""
+"""Training as a Ray job: submitted once, owned by the cluster, followed from anywhere, as often as one likes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def _client(endpoint: Endpoint) -> Any:
 def submit(
     endpoint: Endpoint, *, run: str, entrypoint: str, environment: dict[str, str] | None = None
 ) -> str:
-    """Start `entrypoint` on the head; returns the submission id, which is the run id with an attempt number."""
+    """Start `entrypoint` on the head; the submission id returned is the run id with an attempt number."""
     client = _client(endpoint)
     taken = {job.submission_id for job in client.list_jobs()}
     attempt = next(n for n in range(1, 10_000) if f"{run}-{n}" not in taken)

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,10 +18,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
-Model = TypeVar("Model", bound=Section)
-
-
-def load(path: Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
+def load[Model: Section](path: Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
     """Read `path` into `model`; `overrides` are dotted keys that replace values of the file.
 
     Raises ConfigError naming the file, the key, the value and the permitted ones.
@@ -44,7 +41,7 @@ def load(path: Path, model: type[Model], overrides: Mapping[str, Any] | None = N
     return parse(data, model, source=str(path))
 
 
-def parse(data: Mapping[str, Any], model: type[Model], *, source: str) -> Model:
+def parse[Model: BaseModel](data: Mapping[str, Any], model: type[Model], *, source: str) -> Model:
     """Validate a mapping; every fault found is in the one ConfigError raised."""
     try:
         return model.model_validate(data)

@@ -1,4 +1,4 @@
-"""SkyRL's inference interface over the small engines: renders here, batches what waits, counts image tokens."""
+"""SkyRL's inference interface over the small engines: renders here, batches what waits."""
 
 import asyncio
 import base64

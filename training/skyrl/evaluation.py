@@ -1,4 +1,4 @@
-"""Plays evaluation splits with the engine that samples rollouts, through the evaluator that plays endpoints too."""
+"""Plays evaluation splits with the engine of the rollouts, through the evaluator that plays endpoints too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,12 +9,14 @@ from typing import Any
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 
 from training import lineage, splits
-from training.evaluate import Conversation, EvaluationSettings, Progress, play, summarize
+from training.evaluate import Conversation, EvaluationSettings, Progress, opening, play, summarize
 from training.events import EventLog
 from training.files import tree_digest, write_json
 from training.mazes import Maze
 from training.recipe import Recipe
 from training.render import image_data_url
+
+CANARIES = 8
 
 
 class EnginePolicy:
@@ -26,15 +28,20 @@ class EnginePolicy:
         self._client, self._model, self._sampling, self._loop = client, model, sampling, loop
 
     def act(self, conversations: list[Conversation]) -> Sequence[str]:
-        return asyncio.run_coroutine_threadsafe(self._act(conversations), self._loop).result()
+        return [output["responses"][0] for output in self.complete(conversations)]
 
-    async def _act(self, conversations: list[Conversation]) -> list[str]:
-        return await asyncio.gather(*[self._answer(c) for c in conversations])
+    def complete(self, conversations: list[Conversation]) -> list[dict[str, Any]]:
+        """SkyRL's engine output for each conversation: text, token ids, log-probabilities."""
 
-    async def _answer(self, conversation: Conversation) -> str:
+        async def all_of_them() -> list[dict[str, Any]]:
+            return await asyncio.gather(*[self._complete(c) for c in conversations])
+
+        return asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result()
+
+    async def _complete(self, conversation: Conversation) -> dict[str, Any]:
         request = {"model": self._client.model_name, "messages": messages(conversation)}
         rendered = await self._client.render_chat_completion({"json": request})
-        output = await self._client.generate(
+        return await self._client.generate(
             {
                 "prompt_token_ids": [rendered["token_ids"]],
                 "session_ids": [conversation.key.replace("/", "_")],
@@ -43,7 +50,6 @@ class EnginePolicy:
             },
             model=self._model,
         )
-        return output["responses"][0]
 
 
 def messages(conversation: Conversation) -> list[dict[str, Any]]:
@@ -102,7 +108,22 @@ class Evaluator:
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(self._run_dir, label, path, {"split": split, **summary})
         self._events.emit("evaluation", label=label, split=split, **summary)
+        if label == "final":
+            self._write_canaries(policy, mazes[:CANARIES], settings)
         return summary
+
+    def _write_canaries(self, policy: EnginePolicy, mazes: list[Maze], settings: EvaluationSettings) -> None:
+        """What the trained policy answers to a few opening pictures: a server must say the same."""
+        canaries = opening(mazes, settings)
+        rows = [
+            {
+                "key": canary.key,
+                "token_ids": list(output["response_ids"][0]),
+                "logprobs": list(output["response_logprobs"][0]),
+            }
+            for canary, output in zip(canaries, policy.complete(canaries), strict=True)
+        ]
+        write_json(self._run_dir / "canaries.json", rows)
 
     def _policy_name(self, label: str) -> str:
         """The adapter in use, by content; the base before the first step."""
