@@ -1,13 +1,16 @@
 """Keep torch's rendezvous store on loopback: by default its server listens on every interface."""
 
+import importlib
 import socket
 from typing import Any
 
 
 def install() -> None:
     """Make every TCPStore server that torch's rendezvous starts in this process listen on 127.0.0.1."""
-    import torch.distributed.rendezvous as rendezvous
     from torch.distributed import TCPStore
+
+    # `import torch.distributed.rendezvous as ...` would give the function of that name, not the module.
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
     def create_store(
         hostname: str, port: int, rank: int, world_size: int, timeout: Any, use_libuv: bool = True

@@ -10,6 +10,7 @@ import pytest
 from kubernetes import client
 
 from cdk_app import cluster
+from rehearsal.kube.ports import is_free
 from tests.kube.conftest import CLUSTER, connect, eventually, make_stand_in, with_mark
 from training.errors import ConfigError, SubstrateError
 
@@ -186,10 +187,47 @@ def test_another_process_can_stop_a_stand_in_that_outlives_its_starter(tmp_path,
         check=True,
         cwd=project,
     )
-    core = client.CoreV1Api(connect(stand_in, sts))
-    assert "default" in [n.metadata.name for n in core.list_namespace().items]
-    stand_in.stop()
+    try:
+        core = client.CoreV1Api(connect(stand_in, sts))
+        assert "default" in [n.metadata.name for n in core.list_namespace().items]
+    finally:
+        stand_in.stop()
     assert not (tmp_path / "kube" / "kube.pid").exists()
+    assert is_free(stand_in.port)
+
+
+def test_init_containers_run_first_and_restarts_are_counted(core, namespace, secret):
+    spec = job("x", "import sys, pathlib; print(pathlib.Path('/shared/first').read_text()); sys.exit(3)")[
+        "spec"
+    ]
+    pod = spec["template"]["spec"]
+    first = pod["containers"][0] | {"name": "first", "command": ["sh", "-c", "echo done > /shared/first"]}
+    core.create_namespaced_pod(
+        namespace,
+        {"metadata": {"name": "p"}, "spec": pod | {"restartPolicy": "Always", "initContainers": [first]}},
+    )
+
+    def restarts():
+        statuses = core.read_namespaced_pod("p", namespace).status.container_statuses
+        return statuses and statuses[0].restart_count >= 1
+
+    assert eventually(restarts)
+    assert eventually(
+        lambda: core.read_namespaced_pod_log("p", namespace).split()[:2] == ["done", "done"]
+    )
+
+
+def test_kinds_on_which_nothing_acts_are_accepted_with_a_warning(api, namespace):
+    container = {"name": "c", "image": "x"}
+    body = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}},
+        },
+    }
+    _, code, headers = client.AppsV1Api(api).create_namespaced_deployment_with_http_info(namespace, body)
+    assert (code, "no controller here acts on it" in headers["warning"]) == (201, True)
 
 
 def test_apply_names_the_field_that_the_cluster_refuses(api, namespace):

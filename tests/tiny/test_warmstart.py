@@ -90,6 +90,7 @@ def test_the_oracle_can_be_learned_from_scratch_a_little(tmp_path):
         perception.Plan(),
         mazes=200,
         see=Schedule(steps=12, rate=2e-3, warmup=2),
+        glance=Schedule(steps=2, rate=1e-3, warmup=1),
         pictures=32,
         read=Schedule(steps=2, rate=1e-3, warmup=1),
         games=2,
@@ -97,18 +98,19 @@ def test_the_oracle_can_be_learned_from_scratch_a_little(tmp_path):
     with Journal(tmp_path / "work", {}) as journal:
         policy = perception.train(0, plan, journal)
         heard = [entry["stage"] for entry in journal.entries()]
-    assert heard == ["perception-data", "see", "read"]
+    assert heard == ["perception-data", "see", "glance", "read"]
     assert all(parameter.requires_grad for parameter in policy.parameters())
     again, untouched = model.initialize(0), model.initialize(0)
     assert torch.equal(again.lm_head.weight, untouched.lm_head.weight)
     assert not torch.equal(policy.model.visual.pos_embed.weight, again.model.visual.pos_embed.weight)
 
 
-def test_what_to_see_tells_the_agents_action_at_every_cell():
+def test_what_to_see_marks_the_agent_and_tells_the_way_from_every_cell():
     board = boards.test().take(np.arange(5))
-    ways, actions, beelines, far = perception.what_to_see(board, board.start)
+    ways, beelines, far, here = perception.what_to_see(board, board.start)
     assert (ways == board.flow).all()
-    assert (actions == demonstrators.oracle(board, board.start)[:, None]).all()
-    assert (beelines[:, 0] == demonstrators.beeline(board, board.start)).all()
-    assert (far == perception.FAR).all()
-    assert (perception.what_to_see(board, board.goal)[3] == 0).all()
+    assert (beelines[:, 6] == demonstrators.beeline(board, np.full(5, 6))).all()
+    assert ((far == 0) == (board.distance == 0)).all()
+    assert far.max() == perception.FAR
+    assert (here.argmax(1) == board.start).all()
+    assert here.sum() == 5

@@ -1,0 +1,154 @@
+"""The whole rehearsal with the smoke recipe, as a user runs it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rehearsal.substrate import survivors
+from tests.kube.conftest import crds_dir
+from tests.rehearsal.sockets import exposed, listening
+from training import lineage
+from training.evaluate import read_records
+from training.files import tree_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.emulator, pytest.mark.ray, pytest.mark.skyrl, pytest.mark.vllm]
+
+
+def start(run: str, *arguments: str) -> subprocess.Popen:
+    shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
+    command = [sys.executable, "-m", "cdk_app", "rehearse", "--recipe", "smoke", "--run", run, *arguments]
+    if crds_dir():
+        command += ["--crds", str(crds_dir())]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
+    )
+
+
+@pytest.fixture(scope="module")
+def finished():
+    """(output, sockets seen open to other machines, number of sockets seen) of one whole rehearsal."""
+    run = f"test-smoke-{os.getpid()}"
+    process = start(run)
+    open_to_others, seen = set(), set()
+    try:
+        deadline = time.monotonic() + 900
+        while process.poll() is None:
+            assert time.monotonic() < deadline, "the smoke rehearsal took more than 15 minutes"
+            open_to_others |= exposed(run)
+            seen |= listening(run)
+            time.sleep(1)
+        output = process.stdout.read()
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    assert process.returncode == 0, output
+    yield run, output, open_to_others, seen
+    shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
+
+
+def test_it_says_what_it_did_and_leaves_no_process(finished):
+    run, output, _, _ = finished
+    for line in ("Deploy all stacks", "36 properties as set", "nothing is left", "served", "report.html"):
+        assert line in output
+    assert survivors(run) == []
+
+
+def test_nothing_listened_beyond_loopback(finished):
+    _, _, open_to_others, seen = finished
+    names = {name for name, _, _ in seen}
+    assert {"raylet", "gcs_server"} <= names
+    assert open_to_others == set()
+
+
+def test_training_went_through_every_step_with_engine_and_trainer_agreeing(finished):
+    folder = ROOT / "runs" / finished[0]
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all(0 < step["logprob_gap_mean"] < 1e-4 for step in steps)
+    assert all(step["grad_norm"] > 0 for step in steps)
+
+
+def test_the_published_64_were_played_three_times_and_served_equals_trained(finished):
+    folder = ROOT / "runs" / finished[0]
+    before, after, served = (
+        read_records(folder / "evaluations" / f"{label}.jsonl") for label in ("baseline", "final", "served")
+    )
+    assert len(before) == len(after) == len(served) == 64
+    assert {r.digest for r in before} == {r.digest for r in after} == {r.digest for r in served}
+    trained = {r.key: (r.solved, r.actions) for r in after}
+    assert {r.key: (r.solved, r.actions) for r in served} == trained
+
+
+def test_the_adapter_has_an_effect_and_is_the_trainers(finished):
+    probe = json.loads((ROOT / "runs" / finished[0] / "probe.json").read_text())
+    assert probe["passed"]
+    assert probe["shift"] > 1e-3
+    assert probe["gap"] < 1e-4
+
+
+def test_the_manifest_names_everything_by_content(finished):
+    folder = ROOT / "runs" / finished[0]
+    manifest = lineage.read(folder)
+    assert tree_digest(folder / manifest["adapter"]["folder"]) == manifest["adapter"]["digest"]
+    assert manifest["serving"]["name"] == next((folder / "adapter").iterdir()).name
+    assert set(manifest["evaluations"]) == {"baseline", "final", "served", "dev-0000", "dev-0002"}
+    assert [c["step"] for c in manifest["checkpoints"]] == [2]
+    assert manifest["attempts"][0]["libraries"]["skyrl"] == "0.4.0"
+
+
+def test_report_and_timings_are_written(finished):
+    folder = ROOT / "runs" / finished[0]
+    page = (folder / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://127.0.0.1", "")
+    timings = json.loads((folder / "timings.json").read_text())
+    assert len(timings) >= 13
+    assert all(entry["seconds"] >= 0 for entry in timings)
+
+
+@pytest.mark.parametrize("phase", ["Deploy all stacks", "Bring up the Ray cluster", "train with SkyRL"])
+def test_an_interrupt_ends_everything(phase):
+    run = f"test-interrupt-{os.getpid()}"
+    process = start(run)
+    try:
+        for line in process.stdout:
+            if line.startswith("...") and phase in line:
+                break
+        else:
+            pytest.fail(f"it ended before {phase!r}")
+        time.sleep(4)  # somewhere inside the phase: any moment must do
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(90) == 130
+        assert "interrupted" in rest
+        assert "had to kill" not in rest
+        assert survivors(run) == []
+    finally:
+        process.kill()
+        shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
+
+
+def test_a_killed_rehearsal_leaves_nothing_running_and_the_next_one_can_start():
+    run = f"test-kill-{os.getpid()}"
+    process = start(run)
+    try:
+        for line in process.stdout:
+            if line.startswith("...") and "Bring up the Ray cluster" in line:
+                break
+        time.sleep(4)
+        process.kill()
+        process.wait(10)
+        deadline = time.monotonic() + 45
+        while survivors(run) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert survivors(run) == []
+    finally:
+        shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
