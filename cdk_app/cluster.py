@@ -15,23 +15,12 @@ from kubernetes import client, dynamic
 from kubernetes.client.exceptions import ApiException
 
 from training.errors import ConfigError, SubstrateError
+from training.jobs import Endpoint
 
 Object = dict[str, Any]
 OnEvent = Callable[[str], None]
 FIELD_MANAGER = "skypod"
 _POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class RayEndpoint:
-    """Where a Ray cluster's dashboard and job API are. `token` is "" where authentication is off."""
-
-    url: str
-    token: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ def down(
         time.sleep(_POLL_S)
 
 
-def dashboard(api: client.ApiClient, namespace: str, name: str) -> RayEndpoint:
+def dashboard(api: client.ApiClient, namespace: str, name: str) -> Endpoint:
     """The job API of a ready RayCluster at its service address.
 
     From outside the cluster's network the address needs `kubectl port-forward`. Raises SubstrateError when
@@ -165,7 +154,7 @@ def dashboard(api: client.ApiClient, namespace: str, name: str) -> RayEndpoint:
     if options.get("mode") != "disabled":
         secret = client.CoreV1Api(api).read_namespaced_secret(options.get("secretName") or name, namespace)
         token = base64.b64decode(secret.data["auth_token"]).decode()
-    return RayEndpoint(f"http://{address}:{port}", token)
+    return Endpoint(f"http://{address}:{port}", token)
 
 
 def serve(

@@ -9,6 +9,7 @@ from training.errors import SkypodError
 
 COMMANDS = {
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
+    "train": ("cdk_app.train:train", "Watch and stop training runs."),
 }
 
 

@@ -111,6 +111,7 @@ def _keep(r: Rehearsal, console: Console) -> None:
     console.print(
         f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {stages.MODEL_ID}:{r.adapter_name}"
     )
+    console.print(f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status")
     console.print("Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n")
     with suppress(KeyboardInterrupt):
         signal.pause()

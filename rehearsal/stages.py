@@ -132,8 +132,7 @@ def ray_up(r: Rehearsal, stage: Stage) -> None:
     )
     api = r.api()
     cluster.up(api, manifest, timeout_s=RAY_UP_S, on_event=stage.update)
-    found = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
-    r.ray = Endpoint(found.url, found.token)
+    r.ray = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
     stage.note = (
         f"1 head + {r.recipe.topology.worker_nodes} workers x {r.recipe.topology.gpus_per_node} declared GPUs"
     )
@@ -277,8 +276,8 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
     differing = sum(one.actions != other.actions for one, other in zip(trainer, served, strict=True))
     if summary["solved"] != r.summaries["final"]["solved"] or differing:
         raise DataError(
-            f"served: {summary['solved']} of {summary['n']} solved, trainer: {r.summaries['final']['solved']}; "
-            f"{differing} episodes took other actions",
+            f"served: {summary['solved']} of {summary['n']} solved, trainer: "
+            f"{r.summaries['final']['solved']}; {differing} episodes took other actions",
             "the server does not serve the adapter that was trained; compare evaluations/final and served",
         )
     stage.note = f"{rate(summary)}, every action as in the trainer"

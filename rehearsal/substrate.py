@@ -1,6 +1,7 @@
 """The laptop's AWS and Kubernetes, started together and ended together, with a sweep for whatever is left."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -33,6 +34,11 @@ class Folders:
     def shared(self) -> Path:
         """Stands for the FSx file system: what pods see as /shared."""
         return self.state / "shared"
+
+    @property
+    def shell(self) -> Path:
+        """`. .rehearsal/env.sh` points a shell at the rehearsal that is running."""
+        return self.state / "env.sh"
 
     @property
     def runs(self) -> Path:
@@ -85,7 +91,14 @@ def running(folders: Folders, crds_dir: Path | None) -> Iterator[Substrate]:
         kube.start()
         stack.callback(aws.stop)
         aws.start()
+        _write_shell(folders.shell, aws.env)
+        stack.callback(folders.shell.unlink, missing_ok=True)
         yield Substrate(aws, kube)
+
+
+def _write_shell(path: Path, env: dict[str, str]) -> None:
+    """What a shell needs so that aws, cdk, kubectl's token and `skypod train` reach this rehearsal."""
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()))
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Training as a Ray job: submitted once, owned by the cluster, followed from anywhere, as often as one likes."""
+"""Training as a Ray job: submitted once, owned by the cluster, followed from anywhere."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +22,11 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request must carry; empty where the cluster has no authentication."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -39,9 +44,8 @@ class Outcome:
 def _client(endpoint: Endpoint) -> Any:
     from ray.job_submission import JobSubmissionClient
 
-    headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else None
     try:
-        return JobSubmissionClient(endpoint.url, headers=headers)
+        return JobSubmissionClient(endpoint.url, headers=endpoint.headers or None)
     except (ConnectionError, RuntimeError) as error:
         raise SubstrateError(
             f"the Ray dashboard at {endpoint.url} does not answer: {error}",
@@ -64,12 +68,27 @@ def submit(
     )
 
 
+def listing(endpoint: Endpoint) -> list[dict[str, str]]:
+    """[{"job", "run", "status", "message"}] of every job submitted here, oldest first."""
+    jobs = sorted(_client(endpoint).list_jobs(), key=lambda job: job.start_time or 0)
+    return [
+        {
+            "job": job.submission_id or "",
+            "run": (job.metadata or {}).get("run", ""),
+            "status": str(job.status.value),
+            "message": job.message or "",
+        }
+        for job in jobs
+        if job.submission_id
+    ]
+
+
 def newest(endpoint: Endpoint, run: str) -> str:
     """The submission id of the run's latest attempt. Raises SubstrateError when there is none."""
-    jobs = [j for j in _client(endpoint).list_jobs() if (j.metadata or {}).get("run") == run]
+    jobs = [job["job"] for job in listing(endpoint) if job["run"] == run]
     if not jobs:
-        raise SubstrateError(f"no job of run {run!r} on this cluster", "submit it: `skypod train submit`")
-    return max(jobs, key=lambda job: job.start_time or 0).submission_id
+        raise SubstrateError(f"no job of run {run!r} on this cluster", "see `skypod train status`")
+    return jobs[-1]
 
 
 def follow(

@@ -1,6 +1,7 @@
 """Every metric that a run emits: one name, unit and meaning; dashboards and alerts are built from this table.
 
-The trainer reports SkyRL's own keys; `from_skyrl` maps them to these names. Nothing else may be plotted.
+The trainer reports SkyRL's own keys; `from_skyrl` maps them to these names. They go to metrics.jsonl and, as
+gauges of Ray, to whatever scrapes the head. Nothing else may be plotted.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """`name` is the key in metrics.jsonl; Prometheus sees it as `skypod_<name>`."""
+    """`name` is the key in metrics.jsonl."""
 
     name: str
     unit: str
@@ -17,8 +18,14 @@ class Metric:
     skyrl_key: str = ""
 
     @property
-    def prometheus(self) -> str:
+    def gauge(self) -> str:
+        """The name under which a run sets it."""
         return f"skypod_{self.name}"
+
+    @property
+    def prometheus(self) -> str:
+        """The name that Prometheus scrapes: Ray puts its own prefix before a gauge's."""
+        return f"ray_{self.gauge}"
 
 
 _STEP = [

@@ -6,7 +6,7 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from rehearsal.cpu import lora_ops, loopback
+        from rehearsal.cpu import loopback, lora_ops
 
         lora_ops.install()
         loopback.install()

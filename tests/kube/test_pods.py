@@ -212,9 +212,7 @@ def test_init_containers_run_first_and_restarts_are_counted(core, namespace, sec
         return statuses and statuses[0].restart_count >= 1
 
     assert eventually(restarts)
-    assert eventually(
-        lambda: core.read_namespaced_pod_log("p", namespace).split()[:2] == ["done", "done"]
-    )
+    assert eventually(lambda: core.read_namespaced_pod_log("p", namespace).split()[:2] == ["done", "done"])
 
 
 def test_kinds_on_which_nothing_acts_are_accepted_with_a_warning(api, namespace):

@@ -103,7 +103,8 @@ class LocalClient(InferenceEngineInterface):
             ids += [token] * count
         if next(pictures, None) is not None:
             raise DataError(
-                f"a conversation holds {len(keys)} images but {compact.count(self._image_token)} image tokens",
+                f"a conversation holds {len(keys)} images "
+                f"but {compact.count(self._image_token)} image tokens",
                 "the chat template must write one image token per image",
             )
         return ids

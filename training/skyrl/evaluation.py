@@ -1,4 +1,4 @@
-"""Plays evaluation splits with the engine of the rollouts, through the evaluator that plays endpoints too."""
+"""Plays evaluation splits with the rollouts' engine, through the evaluator that plays endpoints too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ CANARIES = 8
 
 
 class EnginePolicy:
-    """`training.evaluate.Policy` over SkyRL's inference client; called from a thread beside its event loop."""
+    """`training.evaluate.Policy` over SkyRL's inference client, called from a thread beside its loop."""
 
     def __init__(
         self, client: Any, model: str | None, sampling: dict[str, Any], loop: asyncio.AbstractEventLoop

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ray.util.metrics import Gauge
+
 from training.errors import DataError
 from training.events import EventLog
-from training.metrics import from_skyrl
+from training.metrics import METRICS, from_skyrl
 from training.recipe import Recipe
 
 
@@ -19,6 +21,8 @@ class JsonlTracker:
         self._raw.parent.mkdir(parents=True, exist_ok=True)
         self._recipe = recipe
         self._events = events
+        self._gauges = {m.name: Gauge(m.gauge, m.meaning, ("run",)) for m in METRICS.values()}
+        self._run = {"run": run_dir.name}
 
     def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:
         """Called by the trainer once per step; evaluations before the first step are not steps."""
@@ -27,6 +31,8 @@ class JsonlTracker:
         raw = {k: float(v) for k, v in data.items() if hasattr(v, "__float__")}
         _append(self._raw, {"step": step, **raw})
         metrics = from_skyrl(logs)
+        for name, value in metrics.items():
+            self._gauges[name].set(value, self._run)
         if "train_solve_rate" in metrics:
             _append(self._path, {"step": step, **metrics})
             self._events.emit("step", step=step, steps=self._recipe.optimization.steps, **metrics)
@@ -43,7 +49,7 @@ class JsonlTracker:
         if not gap <= limit:
             raise DataError(
                 f"step {step}: trainer and engine differ by {gap:.3g} nats on average, more than {limit:.3g}",
-                "the engine does not serve the adapter that is being trained; see logs/skyrl.jsonl of the run",
+                "the engine does not serve the adapter being trained; see logs/skyrl.jsonl of the run",
             )
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
