@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rehearsal.tiny import boards, demonstrators, learn
+from rehearsal.tiny import boards, demonstrators, learn, perception
 from rehearsal.tiny.demonstrators import Habits
 from rehearsal.tiny.journal import Journal
 from rehearsal.tiny.learn import Schedule
 
-ACQUIRE = Schedule(steps=100, rate=5e-4, warmup=10)
-SHOWN = Habits(hasty=0.65, impatient=0.65)
+ACQUIRE = Schedule(steps=70, rate=1e-3, warmup=10)
+SHOWN = Habits(hasty=0.7, impatient=0.7)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def train(policy: Any, seed: int, plan: Plan, journal: Journal) -> None:
         acquire,
         [policy.model.language_model, policy.lm_head],
         plan.acquire,
-        seeds=(seed, 2),
+        seeds=(seed, len(perception.PARTS)),
         state_file=journal.folder / "habits.pt",
         on_progress=lambda step, loss: journal.note("habits", step=step, loss=loss),
     )

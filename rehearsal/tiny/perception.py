@@ -1,7 +1,8 @@
 """Stage 1: a policy that sees mazes, taught by the oracle.
 
 First the vision tower alone learns, with throw-away linear heads that must name, at every cell, what
-`what_to_see` lists. Then the language model learns to read it, from whole games.
+`what_to_see` lists. Then the language model learns to read it: at a glance, from one turn anywhere in a maze,
+and at last from whole games.
 
 `python -m rehearsal.tiny.perception` makes the checkpoint that ships in `data/perception`.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,19 +30,27 @@ from training.errors import DataError
 from training.files import file_digest, write_json
 
 WEIGHTS, RECORD = "model.safetensors", "perception.json"
-SEE = Schedule(steps=800, rate=1.5e-3)
+PARTS = ("see", "glance", "read")
+SEE = Schedule(steps=700, rate=1.5e-3)
+GLANCE = Schedule(steps=80, rate=1.5e-3, warmup=20)
 FAR = 3
 """Distances from here on look alike."""
-HEADS = (learn.DIRECTIONS, learn.DIRECTIONS, learn.DIRECTIONS, FAR + 1)
-READ = Schedule(steps=250, rate=1.5e-3, warmup=30)
+HEADS = (learn.DIRECTIONS, learn.DIRECTIONS, FAR + 1, 2)
+"""Classes of each head, in the order of `what_to_see`."""
+WEIGHTS_OF_HEADS = (1.0, 0.3, 0.3, 0.3)
+READ = Schedule(steps=150, rate=1.5e-3, warmup=20)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of what stage 1 learns from: mazes to draw, pictures and games per step, random moves."""
+    """How much of what stage 1 learns from: mazes to draw, pictures and games per step, random moves.
+
+    Pictures count for `see` and `glance`, games for `read`.
+    """
 
     mazes: int = 8000
     see: Schedule = SEE
+    glance: Schedule = GLANCE
     pictures: int = 128
     read: Schedule = READ
     games: int = 16
@@ -50,25 +60,28 @@ class Plan:
 def seeing_loss(
     policy: Any, heads: torch.nn.Linear, tiles: torch.Tensor, board: Fields, cells: np.ndarray
 ) -> torch.Tensor:
-    """Sum of the four cross entropies of `heads` on the features of all cells of all pictures."""
+    """Weighted sum of the cross entropies of `heads` on the features of all cells of all pictures."""
     numbers = torch.from_numpy(atlas.codes(board, cells))
     features, _ = vision.encode(policy.model.visual, tiles, numbers, board.side)
     logits = heads(features).split(HEADS, 1)
     return sum(
-        F.cross_entropy(found, torch.from_numpy(right.reshape(-1)))
-        for found, right in zip(logits, what_to_see(board, cells), strict=True)
+        weight * F.cross_entropy(found, torch.from_numpy(right.reshape(-1)))
+        for weight, found, right in zip(WEIGHTS_OF_HEADS, logits, what_to_see(board, cells), strict=True)
     )
 
 
 def what_to_see(board: Fields, cells: np.ndarray) -> list[np.ndarray]:
     """What each cell's feature should tell, int [N, cells] for each of HEADS, the agent being on `cells`.
 
-    The shortest way from that cell; and the same for all cells: the agent's right action, its beeline, and
-    how far it is from the goal.
+    The shortest way from that cell, the beeline from it, how far it is from the goal, and whether the agent
+    is there.
     """
-    far = board.distance[np.arange(len(board)), cells]
-    told = (demonstrators.oracle(board, cells), demonstrators.beeline(board, cells), np.minimum(far, FAR))
-    return [board.flow, *(np.repeat(each[:, None], board.side**2, 1) for each in told)]
+    games = np.arange(len(board))
+    places = range(board.side**2)
+    beelines = [demonstrators.beeline(board, np.full(len(board), place)) for place in places]
+    here = np.zeros_like(board.flow)
+    here[games, cells] = 1
+    return [board.flow, np.stack(beelines, 1), np.minimum(board.distance, FAR), here]
 
 
 def train(seed: int, plan: Plan, journal: Journal) -> Any:
@@ -83,28 +96,35 @@ def train(seed: int, plan: Plan, journal: Journal) -> Any:
         batch = boards.sample(board, plan.pictures, rng)
         return seeing_loss(policy, heads, tiles, batch, rng.integers(0, board.side**2, plan.pictures))
 
-    def read(rng: np.random.Generator) -> torch.Tensor:
-        batch = boards.sample(board, plan.games, rng)
-        games = demonstrators.play(batch, demonstrators.Habits(), plan.noise, boards.MAX_TURNS, rng)
+    def play(batch: Fields, turns: int, rng: np.random.Generator) -> torch.Tensor:
+        games = demonstrators.play(batch, demonstrators.Habits(), plan.noise, turns, rng)
         return learn.game_loss(policy, tiles, games, board.side, frozen_vision=True)
 
-    learn.minimize(
-        see,
-        [policy.model.visual, heads],
-        plan.see,
-        seeds=(seed, 0),
-        state_file=journal.folder / "see.pt",
-        on_progress=lambda step, loss: journal.note("see", step=step, loss=loss),
-    )
+    def glance(rng: np.random.Generator) -> torch.Tensor:
+        batch = boards.sample(board, plan.pictures, rng)
+        anywhere = replace(batch, start=rng.integers(0, board.side**2, plan.pictures))
+        return play(anywhere, 1, rng)
+
+    def read(rng: np.random.Generator) -> torch.Tensor:
+        return play(boards.sample(board, plan.games, rng), boards.MAX_TURNS, rng)
+
+    def study(
+        name: str, loss_of: Callable[..., torch.Tensor], modules: list[torch.nn.Module], part: Schedule
+    ) -> None:
+        learn.minimize(
+            loss_of,
+            modules,
+            part,
+            seeds=(seed, PARTS.index(name)),
+            state_file=journal.folder / f"{name}.pt",
+            on_progress=lambda step, loss: journal.note(name, step=step, loss=loss),
+        )
+
+    study("see", see, [policy.model.visual, heads], plan.see)
     policy.model.visual.requires_grad_(False)
-    learn.minimize(
-        read,
-        [policy.model.language_model, policy.lm_head],
-        plan.read,
-        seeds=(seed, 1),
-        state_file=journal.folder / "read.pt",
-        on_progress=lambda step, loss: journal.note("read", step=step, loss=loss),
-    )
+    language = [policy.model.language_model, policy.lm_head]
+    study("glance", glance, language, plan.glance)
+    study("read", read, language, plan.read)
     policy.model.visual.requires_grad_(True)
     return policy
 
