@@ -85,9 +85,11 @@ def up(
             told = line
         if status.get("state") == "ready" and status.get("observedGeneration", 0) >= generation:
             return cluster
-        if status.get("state") == "failed" or time.monotonic() > deadline:
+        failed = status.get("state") == "failed"
+        if failed or time.monotonic() > deadline:
+            verdict = "cannot start" if failed else f"is not ready after {timeout_s:.0f} s"
             raise SubstrateError(
-                f"RayCluster {namespace}/{name} is not ready after {timeout_s:.0f} s: {line}\n"
+                f"RayCluster {namespace}/{name} {verdict}: {line}\n"
                 + (status.get("reason") or _pod_words(api, namespace, f"ray.io/cluster={name}")),
                 f"look at its pods: kubectl -n {namespace} describe pods -l ray.io/cluster={name}",
             )
@@ -179,10 +181,11 @@ def serve(
         current = status.get("observedGeneration", 0) >= generation
         if current and _holds(status, "Ready"):
             break
-        if (current and condition.get("reason") == "Failed") or time.monotonic() > deadline:
+        failed = current and condition.get("reason") == "Failed"
+        if failed or time.monotonic() > deadline:
+            verdict = "cannot serve" if failed else f"is not ready after {timeout_s:.0f} s"
             raise SubstrateError(
-                f"RayService {namespace}/{name} is not ready after {timeout_s:.0f} s: {line}\n"
-                + (condition.get("message") or ""),
+                f"RayService {namespace}/{name} {verdict}: {line}\n" + (condition.get("message") or ""),
                 f"look at its pods: kubectl -n {namespace} describe pods",
             )
         time.sleep(_POLL_S)

@@ -15,6 +15,20 @@ from typing import Any
 
 _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TRIES = 4
+# The dashboard's parts that jobs, the state of nodes and logs need. Each part is a process of 100 MB; the
+# others (Serve, Train, Data, metrics pages) would only cost time and memory here.
+_DASHBOARD_PARTS = "JobHead,NodeHead,StateHead"
+
+
+def lean(start_process: Callable[..., Any], dashboard: str) -> Callable[..., Any]:
+    """`start_process` that gives processes of the type `dashboard` only the parts that are wanted."""
+
+    def start(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
+        if process_type == dashboard:
+            command = [*command, f"--modules-to-load={_DASHBOARD_PARTS}"]
+        return start_process(command, process_type, *arguments, **options)
+
+    return start
 
 
 def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,11 +53,12 @@ def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     os.environ[_SWITCH] = "1"
-    from ray._private import services
+    from ray._private import ray_constants, services
 
     services.get_node_ip_address = lambda address=None: "127.0.0.1"
     os.environ[_SWITCH] = "0"
     services.get_node = patient(services.get_node)
+    services.start_ray_process = lean(services.start_ray_process, ray_constants.PROCESS_TYPE_DASHBOARD)
     from ray.scripts.scripts import main as ray
 
     sys.exit(ray())

@@ -46,6 +46,18 @@ class Write:
     dry_run: bool = False
 
 
+# Kinds that a cluster's own controllers would bring to life and the stand-in does not.
+_IDLE = (
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "RayJob",
+    "ReplicaSet",
+    "StatefulSet",
+)
+
+
 class Resources:
     """The verbs on objects. Every method returns (object, warnings) and raises ApiError."""
 
@@ -59,6 +71,7 @@ class Resources:
         obj.pop("status", None)
         warnings = self.validator.check(kind, obj, how.field_validation)
         self._require_namespace(kind, namespace)
+        warnings += _idle(kind)
         patching.record_update(None, obj, how.manager)
         return (obj if how.dry_run else self._store_new(kind, namespace, obj)), warnings
 
@@ -141,6 +154,7 @@ class Resources:
         if live is None:
             self._require_namespace(kind, namespace)
             result.pop("status", None)
+            warnings += _idle(kind)
             return (result if how.dry_run else self._store_new(kind, namespace, result)), warnings
         if how.subresource == "status":
             result = live | {"status": result.get("status", {}), "metadata": result["metadata"]}
@@ -254,3 +268,9 @@ class Resources:
             "acceptedNames": crd["spec"]["names"],
             "storedVersions": [v["name"] for v in crd["spec"]["versions"] if v.get("storage")],
         }
+
+
+def _idle(kind: Kind) -> list[str]:
+    if kind.kind not in _IDLE:
+        return []
+    return [f"{kind.kind} is stored, but no controller here acts on it"]

@@ -134,7 +134,8 @@ class RayClusters:
         state.last_failure = "; ".join(
             f"{pod['metadata']['name']}: {(pod['status'].get('message') or 'ended').strip()}" for pod in dead
         )[-4000:]
-        if not state.was_ready:
+        # A node that ran well may come back at once; one that dies at its start may not spin.
+        if not state.was_ready or state.failures > 1:
             state.retry_at = time.monotonic() + min(LONGEST_BACKOFF_S, 2.0**state.failures)
         log.warning("pods died: %s", state.last_failure)
         self._delete(all_of)

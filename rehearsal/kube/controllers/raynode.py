@@ -149,11 +149,7 @@ def pod(
     container["readinessProbe"] = {
         "periodSeconds": 5,
         "timeoutSeconds": 2,
-        **(
-            {"httpGet": {"host": "127.0.0.1", "port": ports["dashboard"], "path": "/api/gcs_healthz"}}
-            if head
-            else {"tcpSocket": {"host": "127.0.0.1", "port": ports["node-manager"]}}
-        ),
+        "tcpSocket": {"host": "127.0.0.1", "port": ports["dashboard" if head else "node-manager"]},
     }
     env = [
         entry
