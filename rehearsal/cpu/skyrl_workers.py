@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rehearsal.cpu import loopback
+from rehearsal.tiny import vision
 
 CPU = torch.device("cpu")
 
@@ -78,6 +79,7 @@ def _sync_non_persistent_buffers(model: torch.nn.Module, loaded_sd: Any) -> None
 _import_without_flash_attn()
 _without_cuda()
 loopback.install()
+vision.install()
 
 import skyrl.backends.skyrl_train.distributed.fsdp_strategy as fsdp_strategy  # noqa: E402
 import skyrl.backends.skyrl_train.distributed.fsdp_utils as fsdp_utils  # noqa: E402
