@@ -20,7 +20,7 @@ def main() -> int:
         print("no rehearsal of this checkout is running")
         return 0
     pid = int(text)
-    print(f"ending rehearsal {pid}: its stacks are destroyed first")
+    print(f"ending rehearsal {pid}")
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE_S
     while _alive(pid):
