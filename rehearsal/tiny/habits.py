@@ -17,7 +17,7 @@ from rehearsal.tiny.journal import Journal
 from rehearsal.tiny.learn import Schedule
 
 ACQUIRE = Schedule(steps=70, rate=1e-3, warmup=10)
-SHOWN = Habits(hasty=0.7, impatient=0.7)
+SHOWN = Habits(hasty=0.75, impatient=0.75)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plan:
     noise: float = 0.1
 
 
-QUICK = Plan(mazes=400, acquire=Schedule(steps=25, rate=1e-3, warmup=5), games=8)
+QUICK = Plan(mazes=400, acquire=Schedule(steps=40, rate=1.5e-3, warmup=5), games=10)
 
 
 def train(policy: Any, seed: int, plan: Plan, journal: Journal) -> None:
