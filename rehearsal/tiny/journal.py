@@ -6,8 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rehearsal.tiny import boards
 from rehearsal.tiny.play import play
@@ -23,21 +22,11 @@ class Journal:
 
     def __init__(self, folder: Path, request: dict[str, Any]):
         self.folder = folder
-        self._request = request
         self._file = folder / "progress.jsonl"
-        self._cpu = 0.0
-
-    def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._check_request()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._check(request)
         earlier = [entry["cpu_s"] for entry in self.entries()]
         self._cpu = max(earlier, default=0.0) - time.process_time()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def note(self, stage: str, **values: Any) -> None:
         """Append and print one line."""
@@ -62,14 +51,14 @@ class Journal:
         """Remove the folder; call once the result is in its place."""
         shutil.rmtree(self.folder)
 
-    def _check_request(self) -> None:
+    def _check(self, request: dict[str, Any]) -> None:
         path = self.folder / "request.json"
-        if path.exists() and json.loads(path.read_text()) != self._request:
+        if path.exists() and json.loads(path.read_text()) != request:
             raise ConfigError(
-                f"{self.folder} holds an unfinished warm start of another request than {self._request}",
+                f"{self.folder} holds an unfinished warm start of another request than {request}",
                 "finish that one, or remove the folder",
             )
-        write_json(path, self._request)
+        write_json(path, request)
 
 
 def grades(policy: Any, *, samples: int = 2) -> dict[str, float]:

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from transformers.models.qwen3_vl import modeling_qwen3_vl as stock
 
-NEAR_TOLERANCE = 1e-5
-
 
 def _attend(
     self: Any,

@@ -37,26 +37,26 @@ def make(out_dir: Path, seed: int, *, stage1: str = SHIPPED, quick: bool = False
     if out_dir.exists():
         return _existing(out_dir, request)
     torch.set_num_threads(1)
-    with Journal(out_dir.with_name(out_dir.name + ".work"), request) as journal:
-        policy, source = _seeing(stage1, seed, journal)
-        plan = habits.QUICK if quick else habits.Plan()
-        habits.train(policy, seed, plan, journal)
-        found = grades(policy)
-        journal.note("grades", **found)
-        partial = out_dir.with_name(out_dir.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        model.save(policy, partial)
-        record = request | {
-            "perception": source,
-            "habits": asdict(plan),
-            "grades": found,
-            "cpu_s": journal.cpu_s(),
-            "journal": journal.entries(),
-            "model_digest": tree_digest(partial),
-        }
-        write_json(partial / RECORD, record)
-        os.replace(partial, out_dir)
-        journal.discard()
+    journal = Journal(out_dir.with_name(out_dir.name + ".work"), request)
+    policy, source = _seeing(stage1, seed, journal)
+    plan = habits.QUICK if quick else habits.Plan()
+    habits.train(policy, seed, plan, journal)
+    found = grades(policy)
+    journal.note("grades", **found)
+    partial = out_dir.with_name(out_dir.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save(policy, partial)
+    record = request | {
+        "perception": source,
+        "habits": asdict(plan),
+        "grades": found,
+        "cpu_s": journal.cpu_s(),
+        "journal": journal.entries(),
+        "model_digest": tree_digest(partial),
+    }
+    write_json(partial / RECORD, record)
+    os.replace(partial, out_dir)
+    journal.discard()
     return record
 
 

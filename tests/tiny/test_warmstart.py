@@ -7,7 +7,6 @@ import torch
 
 from rehearsal.tiny import boards, demonstrators, habits, model, perception, warmstart
 from rehearsal.tiny import play as board_play
-from rehearsal.tiny.journal import Journal
 from rehearsal.tiny.learn import Schedule
 from training.errors import ConfigError, DataError
 from training.files import file_digest
@@ -85,7 +84,7 @@ def test_a_killed_warm_start_goes_on_and_ends_the_same(tmp_path, untrained, shor
     assert resumed["model_digest"] == whole["model_digest"]
 
 
-def test_the_oracle_can_be_learned_from_scratch_a_little(tmp_path):
+def test_stage_1_appears_whole_with_its_record(tmp_path, monkeypatch):
     plan = dataclasses.replace(
         perception.Plan(),
         mazes=200,
@@ -95,14 +94,14 @@ def test_the_oracle_can_be_learned_from_scratch_a_little(tmp_path):
         read=Schedule(steps=2, rate=1e-3, warmup=1),
         games=2,
     )
-    with Journal(tmp_path / "work", {}) as journal:
-        policy = perception.train(0, plan, journal)
-        heard = [entry["stage"] for entry in journal.entries()]
-    assert heard == ["perception-data", "see", "glance", "read"]
-    assert all(parameter.requires_grad for parameter in policy.parameters())
-    again, untouched = model.initialize(0), model.initialize(0)
-    assert torch.equal(again.lm_head.weight, untouched.lm_head.weight)
-    assert not torch.equal(policy.model.visual.pos_embed.weight, again.model.visual.pos_embed.weight)
+    monkeypatch.setattr(perception, "Plan", lambda: plan)
+    perception.make(tmp_path / "stage1", 0)
+    policy, record = perception.load(tmp_path / "stage1")
+    assert [path.name for path in tmp_path.iterdir()] == ["stage1"]
+    assert [entry["stage"] for entry in record["journal"]] == ["perception-data", "see", "glance", "read"]
+    assert record["grades"].keys() >= {"test_greedy", "dev_greedy"}
+    fresh = model.initialize(0).model.visual.pos_embed.weight
+    assert not torch.allclose(policy.model.visual.pos_embed.weight, fresh, atol=1e-3)
 
 
 def test_what_to_see_marks_the_agent_and_tells_the_way_from_every_cell():
