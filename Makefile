@@ -33,7 +33,7 @@ stop: ## End a rehearsal that is running or was kept up
 	@$(BIN)/python -m rehearsal.stop
 
 test-fast: .venv/.complete node_modules/.complete ## Everything that needs no emulator, Ray, SkyRL or vLLM
-	$(BIN)/python -m pytest -q -m "not emulator and not ray and not skyrl and not vllm"
+	$(BIN)/python -m pytest -q -m "not emulator and not ray and not skyrl and not vllm and not slow"
 
 test: install ## All tests
 	$(BIN)/python -m pytest -q

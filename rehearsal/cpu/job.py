@@ -37,6 +37,7 @@ CPU = Backend(
         "disable_log_stats": True,
     },
     engine_environment=_ENGINE,
+    engines_start_beside_models=True,
     server_overrides={
         "generator.inference_engine.enforce_eager": True,
         **{

@@ -41,7 +41,6 @@ RAY = {
     "RAY_enable_worker_prestart": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
-    "RAY_DEDUP_LOGS": "0",
     # Ray replaces 127.0.0.1 by the machine's outer address unless it is told that there is none.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }

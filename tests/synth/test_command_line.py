@@ -45,6 +45,7 @@ def _synth(env: dict[str, str], out: Path, *arguments: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(without_credentials, tmp_path):
     """The CDK's own validator is fatal by cdk.json, so a finding of its fails the synth."""
     done = _synth(without_credentials, tmp_path)
@@ -61,6 +62,7 @@ def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(without_
     assert findings == []
 
 
+@pytest.mark.slow
 def test_an_unknown_environment_ends_synth_with_the_known_ones(without_credentials, tmp_path):
     done = _synth(without_credentials, tmp_path, "-c", "environment=papre")
     assert done.returncode != 0

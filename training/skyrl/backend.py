@@ -9,9 +9,10 @@ from typing import Any
 class Backend:
     """Settings that the hardware decides, not the recipe.
 
-    `trainer_overrides` are SkyRL keys; `engine_arguments` go to the small engine's `vllm.LLM`;
-    `engine_environment` are its process variables; `server_overrides` are SkyRL keys for its own servers,
-    and `server_setup` names a function that their processes call first ("module.function").
+    `trainer_overrides` are SkyRL keys; `engine_arguments` go to the small engine's `vllm.LLM`,
+    `engine_environment` are its process variables. Engines may start beside the models only where neither
+    measures free GPU memory. `server_overrides` are SkyRL keys for its own servers, and `server_setup` names
+    a function that their processes call first ("module.function").
     """
 
     name: str
@@ -19,6 +20,7 @@ class Backend:
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     engine_environment: Mapping[str, str] = field(default_factory=dict)
     server_overrides: Mapping[str, Any] = field(default_factory=dict)
+    engines_start_beside_models: bool = False
     server_setup: str = ""
     server_executor: str = ""
 

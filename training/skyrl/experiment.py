@@ -101,7 +101,8 @@ class MazeExperiment(BasePPOExp):
                 runtime_env={"env_vars": dict(self.backend.engine_environment)},
             )
             engines.append(actor.remote(options))
-        ray.get([engine.ready.remote() for engine in engines])
+        if not self.backend.engines_start_beside_models:
+            ray.get([engine.ready.remote() for engine in engines])
         return engines
 
     def _memory(self) -> dict[str, Any]:
