@@ -6,7 +6,9 @@
 from ipaddress import IPv4Network
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from training.toml_settings import Section
 
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
 LUSTRE_FIRST_STEP_GIB = 1200
@@ -24,13 +26,7 @@ def _between(low: int, high: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-class Settings(BaseModel):
-    """Frozen, and strict about keys: a mistyped key is an error, never ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-class Network(Settings):
+class Network(Section):
     """One VPC. HyperPod and Lustre share the first zone: neither EFA nor Lustre should cross zones."""
 
     cidr: str = "10.40.0.0/16"
@@ -57,7 +53,7 @@ class Network(Settings):
         return value
 
 
-class Storage(Settings):
+class Storage(Section):
     """FSx for Lustre and the artifacts bucket. `keep_data` retains both when the stacks are destroyed."""
 
     lustre_capacity_gib: Annotated[int, _between(1200, 100_800)] = 1200
@@ -73,7 +69,7 @@ class Storage(Settings):
         return value
 
 
-class Eks(Settings):
+class Eks(Section):
     """The control plane. HyperPod supports Kubernetes 1.30 to 1.35."""
 
     version: Literal["1.33", "1.34", "1.35"] = "1.35"
@@ -87,7 +83,7 @@ class Eks(Settings):
         return value
 
 
-class InstanceGroup(Settings):
+class InstanceGroup(Section):
     """One HyperPod instance group; `gpus` is the number that each node of the type has."""
 
     instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
@@ -96,7 +92,7 @@ class InstanceGroup(Settings):
     extra_volume_gib: Annotated[int, _between(100, 16_384)] = 500
 
 
-class HyperPod(Settings):
+class HyperPod(Section):
     """The cluster's node groups, and how long the deploy waits for nodes before it fails loudly."""
 
     head: InstanceGroup
@@ -112,7 +108,7 @@ class HyperPod(Settings):
         return self
 
 
-class PodResources(Settings):
+class PodResources(Section):
     """What one Ray pod asks for; it must stay below the node's allocatable, not its nameplate."""
 
     cpus: Annotated[int, _between(1, 192)]
@@ -120,7 +116,7 @@ class PodResources(Settings):
     shared_memory_gib: Annotated[int, _between(1, 1_024)] = 16
 
 
-class Ray(Settings):
+class Ray(Section):
     """The Ray version inside the train image, and the sizes of the training pods."""
 
     version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.57.0"
@@ -128,7 +124,7 @@ class Ray(Settings):
     worker: PodResources
 
 
-class Charts(Settings):
+class Charts(Section):
     """Helm charts, each pinned; the HyperPod one exists only in a git repository."""
 
     hyperpod_repository: str = "https://github.com/aws/sagemaker-hyperpod-cli.git"
@@ -137,7 +133,7 @@ class Charts(Settings):
     kuberay_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "1.7.1"
 
 
-class Access(Settings):
+class Access(Section):
     """IAM principals that may assume the administrator's and the researcher's role."""
 
     admin_principal_arns: tuple[Annotated[str, Field(pattern=r"^arn:aws:(iam|sts)::\d{12}:.+$")], ...] = ()
@@ -146,7 +142,7 @@ class Access(Settings):
     ] = ()
 
 
-class Observability(Settings):
+class Observability(Section):
     """Metrics and alerts. Grafana needs an IAM Identity Center organization instance in the account."""
 
     grafana: bool = True
@@ -156,7 +152,7 @@ class Observability(Settings):
     stalled_after_minutes: Annotated[int, _between(5, 1_440)] = 45
 
 
-class Guardrails(Settings):
+class Guardrails(Section):
     """The monthly budget and the shares of it at which a notification goes out."""
 
     monthly_budget_usd: Annotated[int, _between(1, 10_000_000)] = 5_000
@@ -165,7 +161,7 @@ class Guardrails(Settings):
     ] = (50, 80, 100)
 
 
-class Serving(Settings):
+class Serving(Section):
     """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes."""
 
     ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.60.0"
@@ -177,7 +173,7 @@ class Serving(Settings):
     max_adapters: Annotated[int, _between(1, 64)] = 4
 
 
-class Environment(Settings):
+class Environment(Section):
     """One deployable environment.
 
     `account` may stay out: synth then uses the caller's account, or 123456789012 without credentials.
