@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from cdk_app import settings
 from rehearsal import preflight, stages, substrate
-from rehearsal.progress import MemoryWatch, Stages
+from rehearsal.progress import MemoryWatch, Stage, Stages
 from rehearsal.stages import Rehearsal
 from rehearsal.substrate import MARK, Folders
 from training import recipe as recipes
@@ -22,6 +23,8 @@ from training.errors import ConfigError, SkypodError
 from training.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
+Step = tuple[str, Callable[[Rehearsal, Stage], None]]
+RAY_DOWN = ("Take the Ray cluster down", stages.ray_down)
 LEARN = [
     ("Deploy all stacks to the emulated AWS", stages.deploy_stacks),
     ("Read back what was made", stages.read_back),
@@ -29,7 +32,7 @@ LEARN = [
     ("Make mazes and run folder", stages.make_run),
     ("Bring up the Ray cluster", stages.ray_up),
     ("Evaluate, train with SkyRL, evaluate", stages.train),
-    ("Take the Ray cluster down", stages.ray_down),
+    RAY_DOWN,
     ("Publish the adapter", stages.publish),
     ("Serve base and adapter", stages.serve),
     ("Prove that the adapter is the trained one", stages.prove_effect),
@@ -76,7 +79,9 @@ def rehearse(
         folders.prepare()
         shown = Stages(console)
         try:
-            with shown.stage("Start the emulated AWS and Kubernetes"):
+            with shown.stage("Start the emulated AWS and Kubernetes") as live:
+                if crds is None:
+                    live.note = "Ray objects are not validated: SKYPOD_CRDS_DIR names no folder with CRDs"
                 running = substrate.running(folders, crds)
                 parts = running.__enter__()
             try:
@@ -93,12 +98,16 @@ def rehearse(
 
 
 def _perform(r: Rehearsal, shown: Stages, console: Console, keep: bool) -> None:
-    for title, stage in LEARN:
-        with shown.stage(title) as live:
-            stage(r, live)
+    end = [("Stop serving", stages.serve_down), ("Destroy all stacks", stages.tear_down)]
+    _run([step for step in LEARN if not (keep and step is RAY_DOWN)], r, shown)
     if keep:
         _keep(r, console)
-    for title, stage in (("Stop serving", stages.serve_down), ("Destroy all stacks", stages.tear_down)):
+        end.insert(0, RAY_DOWN)
+    _run(end, r, shown)
+
+
+def _run(steps: list[Step], r: Rehearsal, shown: Stages) -> None:
+    for title, stage in steps:
         with shown.stage(title) as live:
             stage(r, live)
 
@@ -108,9 +117,8 @@ def _keep(r: Rehearsal, console: Console) -> None:
     env = r.substrate.aws.env
     console.print(f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})")
     console.print(f"Kubernetes  {r.substrate.kube.endpoint}")
-    console.print(
-        f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {stages.MODEL_ID}:{r.adapter_name}"
-    )
+    console.print(f"Ray         {r.ray.url}  (token authentication)")
+    console.print(f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {r.served_model}")
     console.print(f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status")
     console.print("Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n")
     with suppress(KeyboardInterrupt):

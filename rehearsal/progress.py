@@ -63,7 +63,9 @@ class Stages:
         stage.seconds = time.monotonic() - started
         self.finished.append(stage)
         tail = f"  [dim]{stage.note}[/]" if stage.note else ""
-        self.console.print(f"[green]\u2713[/] {title} [cyan]{stage.seconds:.1f} s[/]{tail}", highlight=False)
+        self.console.print(
+            f"[green]\u2713[/] {title} [cyan]{stage.seconds:.1f} s[/]{tail}", highlight=False, soft_wrap=True
+        )
 
     def timings(self) -> list[dict[str, float | str]]:
         """[{"stage", "seconds"}] in order, for timings.json."""
