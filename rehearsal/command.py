@@ -5,7 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rehearsal import preflight, stages, substrate
 from rehearsal.progress import MemoryWatch, Stage, Stages
 from rehearsal.stages import Rehearsal
 from rehearsal.substrate import MARK, Folders
+from rehearsal.warm import WarmStart
 from training import recipe as recipes
 from training import report
 from training.errors import ConfigError, SkypodError
@@ -28,9 +29,9 @@ RAY_DOWN = ("Take the Ray cluster down", stages.ray_down)
 LEARN = [
     ("Deploy all stacks to the emulated AWS", stages.deploy_stacks),
     ("Read back what was made", stages.read_back),
+    ("Bring up the Ray cluster", stages.ray_up),
     ("Make the base policy", stages.base_policy),
     ("Make mazes and run folder", stages.make_run),
-    ("Bring up the Ray cluster", stages.ray_up),
     ("Evaluate, train with SkyRL, evaluate", stages.train),
     RAY_DOWN,
     ("Publish the adapter", stages.publish),
@@ -82,14 +83,23 @@ def rehearse(
             with shown.stage("Start the emulated AWS and Kubernetes") as live:
                 if crds is None:
                     live.note = "Ray objects are not validated: SKYPOD_CRDS_DIR names no folder with CRDs"
-                running = substrate.running(folders, crds)
-                parts = running.__enter__()
+                running = ExitStack()
+                parts = running.enter_context(substrate.running(folders, crds))
             try:
-                r = Rehearsal(folders, parts, environment_name, environment, chosen, recipe_file, run)
+                warm_start = running.enter_context(
+                    WarmStart(
+                        folders.shared / chosen.policy.base_model,
+                        folders.train_python,
+                        folders.state / "warmstart.log",
+                    )
+                )
+                r = Rehearsal(
+                    folders, parts, warm_start, environment_name, environment, chosen, recipe_file, run
+                )
                 _perform(r, shown, console, keep)
             finally:
                 with _uninterrupted():
-                    running.__exit__(None, None, None)
+                    running.close()
         finally:
             left = substrate.end_survivors(run)
             for name in left:

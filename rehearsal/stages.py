@@ -12,9 +12,10 @@ import boto3
 from cdk_app import cluster, kube, outputs, readback, residue
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
-from rehearsal import deploy, warm
+from rehearsal import deploy
 from rehearsal.progress import Stage
 from rehearsal.substrate import MARK, Folders, Substrate
+from rehearsal.warm import WarmStart
 from serving import adapter, store
 from serving.client import ChatPolicy
 from stacks.manifests import raycluster, rayservice
@@ -49,6 +50,7 @@ class Rehearsal:
 
     folders: Folders
     substrate: Substrate
+    warm_start: WarmStart
     environment_name: str
     environment: Environment
     recipe: Recipe
@@ -139,9 +141,8 @@ def ray_up(r: Rehearsal, stage: Stage) -> None:
 
 
 def base_policy(r: Rehearsal, stage: Stage) -> None:
-    """The tiny policy, from the cache or made now."""
-    made = warm.ensure(r.base_dir, r.folders.train_python, stage.update)
-    stage.note = ("made " if made else "cached ") + warm.digest(r.base_dir)[:12]
+    """The tiny policy: from the cache, or made since the rehearsal started."""
+    stage.note = r.warm_start.wait(stage.update)
 
 
 def make_run(r: Rehearsal, stage: Stage) -> None:
@@ -199,7 +200,7 @@ def _last_failure(r: Rehearsal) -> str:
 
 def ray_down(r: Rehearsal, stage: Stage) -> None:
     """Serving needs the GPUs that training held."""
-    cluster.down(r.api(), r.deployed.namespace, CLUSTER, timeout_s=60)
+    cluster.down(r.api(), r.deployed.namespace, CLUSTER, timeout_s=60, on_event=stage.update)
     r.ray = None
 
 

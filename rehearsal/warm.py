@@ -2,8 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,41 +11,66 @@ from training.errors import SubstrateError
 
 QUICK = "maze-tiny-smoke"
 """The base model folder that a short warm start is enough for."""
+RECORD = "warmstart.json"
 
 
-def ensure(folder: Path, train_python: Path, on_line: Callable[[str], None]) -> bool:
-    """Make the base model in `folder` unless it is complete; True when it was made now.
+class WarmStart:
+    """Makes the base model in `folder` beside other work, unless it is complete already.
 
-    Raises SubstrateError with the warm start's own last words when it fails.
+    The warm start writes its result in one step and continues where an ended one was.
     """
-    if (folder / "warmstart.json").is_file():
-        return False
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [str(train_python), "-m", "rehearsal.tiny.warmstart", "--out", str(folder), "--seed", "0"]
-    if folder.name == QUICK:
-        command.append("--quick")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    lines: list[str] = []
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    try:
-        for line in process.stdout or ():
-            lines.append(line.rstrip())
-            on_line(line.rstrip()[:100])
-        if process.wait():
+
+    def __init__(self, folder: Path, train_python: Path, log: Path):
+        self._folder = folder
+        self._log = log
+        self._command = [str(train_python), "-m", "rehearsal.tiny.warmstart", "--out", str(folder)]
+        self._command += ["--seed", "0"] + (["--quick"] if folder.name == QUICK else [])
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "WarmStart":
+        if not (self._folder / RECORD).is_file():
+            environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+            environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("w") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,  # a terminal's Ctrl-C reaches it through us, in order
+                )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def wait(self, on_line: Callable[[str], None]) -> str:
+        """Wait until the base is there; says "made" or "cached" and its digest.
+
+        Raises SubstrateError with the warm start's last words when it fails.
+        """
+        if self._process is None:
+            return f"cached {self._digest()}"
+        while self._process.poll() is None:
+            on_line((_last_lines(self._log, 1) or [""])[0][:100])
+            time.sleep(0.3)
+        if self._process.returncode:
             raise SubstrateError(
-                "the warm start of the tiny policy failed: " + " | ".join(lines[-5:]),
-                "run it alone to see all of it: " + " ".join(command),
+                "the warm start of the tiny policy failed: " + " | ".join(_last_lines(self._log, 5)),
+                f"see {self._log}, or remove {self._folder} and try again",
             )
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-    return True
+        return f"made {self._digest()}"
+
+    def _digest(self) -> str:
+        return json.loads((self._folder / RECORD).read_text())["model_digest"][:12]
 
 
-def digest(folder: Path) -> str:
-    """The digest that the warm start gave its result."""
-    return json.loads((folder / "warmstart.json").read_text())["model_digest"]
+def _last_lines(path: Path, count: int) -> list[str]:
+    return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-count:]
