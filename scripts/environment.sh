@@ -25,10 +25,13 @@ find_python() {
 python=$(find_python)
 version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
 case $target in
-  .venv) lock=requirements/rehearse.lock ;;
-  .venv-train) lock=requirements/train-cpu-py$version.lock ;;
+  .venv) lock=requirements/rehearse.lock needed_gib=3 ;;
+  .venv-train) lock=requirements/train-cpu-py$version.lock needed_gib=8 ;;
   *) fail "unknown environment $target" "use .venv or .venv-train" ;;
 esac
+
+free_gib=$(($(df -Pk . | awk 'NR == 2 { print $4 }') / 1048576))
+[ "$free_gib" -ge "$needed_gib" ] || fail "only $free_gib GiB of disk are free here, $target needs $needed_gib" "make room"
 
 echo "making $target from $lock with $python"
 rm -rf "$target"
