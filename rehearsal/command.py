@@ -188,25 +188,28 @@ def _overrides(assignments: tuple[str, ...]) -> dict[str, object]:
 
 @contextmanager
 def _interruptible():
-    """SIGTERM ends a rehearsal as Ctrl-C does: in order."""
+    """SIGTERM ends a rehearsal as Ctrl-C does, in order; and so does SIGINT where a shell had it ignored."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with _signals(interrupt):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def _uninterrupted():
     """A second Ctrl-C does not leave half of the clean-up undone."""
+    with _signals(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _signals(handler: Callable[..., None] | signal.Handlers):
     kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, signal.SIG_IGN) for kind in kinds]
+    before = [signal.signal(kind, handler) for kind in kinds]
     try:
         yield
     finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
+        for kind, former in zip(kinds, before, strict=True):
+            signal.signal(kind, former)
