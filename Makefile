@@ -26,7 +26,7 @@ rehearse: install ## The whole job on this machine (RECIPE=smoke for the short o
 	@$(BIN)/skypod rehearse --recipe $(RECIPE) $(if $(KEEP),--keep) $(if $(RUN),--run $(RUN))
 
 warm-start: .venv-train/.complete ## Make the tiny base policy of the rehearsal anew
-	rm -rf .rehearsal/shared/models/maze-tiny
+	rm -rf .rehearsal/shared/models/maze-tiny .rehearsal/shared/models/maze-tiny-smoke
 	$(TRAIN_BIN)/python -m rehearsal.tiny.warmstart --out .rehearsal/shared/models/maze-tiny --seed 0
 
 stop: ## End a rehearsal that is running or was kept up

@@ -4,13 +4,21 @@ import importlib
 import sys
 
 import click
+from botocore.exceptions import BotoCoreError, ClientError
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
-from training.errors import SkypodError
+from training.errors import SkypodError, SubstrateError
 
 COMMANDS = {
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "train": ("cdk_app.train:train", "Watch and stop training runs."),
 }
+
+
+OUTSIDE = (OSError, BotoCoreError, ClientError, HTTPError, ApiException)
+"""What the libraries below us raise when AWS, Kubernetes or Ray does not answer or refuses."""
+OUTSIDE_REMEDY = "check credentials, region and network: `aws sts get-caller-identity`, `kubectl get nodes`"
 
 
 class Lazy(click.Group):
@@ -48,6 +56,10 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OUTSIDE as error:
+        click.secho(f"error: {type(error).__name__}: {str(error)[:1500]}", fg="red", err=True)
+        click.echo(f"  -> {OUTSIDE_REMEDY}", err=True)
+        sys.exit(SubstrateError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; everything that was started has been stopped", err=True)
         sys.exit(130)

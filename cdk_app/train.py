@@ -85,7 +85,7 @@ def describe(event: dict[str, Any]) -> str:
             interval = f"[{event['low']:.1%}, {event['high']:.1%}], ceiling {event['ceiling']:.1%}"
             return f"{event['label']}: {event['solved']}/{event['n']} = {event['solve_rate']:.1%} {interval}"
         case "step":
-            gap = f"gap {event['logprob_gap_mean']:.1e}"
+            gap = f"gap {event.get('logprob_gap_mean', float('nan')):.1e}"
             rate = f"train {event['train_solve_rate']:.1%}"
             return f"step {event['step']}/{event['steps']}: {rate}, {gap}, {event['step_seconds']:.1f} s"
         case "checkpoint":

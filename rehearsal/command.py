@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -74,8 +75,8 @@ def rehearse(
         raise ConfigError(f"run {run!r} exists already in {folders.runs}", "choose another --run")
     preflight.check(ROOT, folders.train_python)
     started = time.monotonic()
-    os.environ[MARK] = run
-    os.environ.pop("RAY_ADDRESS", None)
+    mark = f"{run} {secrets.token_hex(8)}"
+    own_environment(mark)
     with preflight.only_one(folders.state), _interruptible(), MemoryWatch() as memory:
         folders.prepare()
         shown = Stages(console)
@@ -97,11 +98,14 @@ def rehearse(
                     folders, parts, warm_start, environment_name, environment, chosen, recipe_file, run
                 )
                 _perform(r, shown, console, keep)
+            except Exception as error:
+                parts.require_alive(error)
+                raise
             finally:
                 with _uninterrupted():
                     running.close()
         finally:
-            left = substrate.end_survivors(run)
+            left = substrate.end_survivors(mark)
             for name in left:
                 console.print(f"[red]had to kill:[/] {name}", highlight=False)
     _close(r, shown, console, memory, time.monotonic() - started, left)
@@ -159,6 +163,21 @@ def _close(
         raise SkypodError(
             f"{len(left)} processes outlived the rehearsal and were killed", "report this fault"
         )
+
+
+def own_environment(mark: str) -> None:
+    """Shut the user's AWS, CDK, Ray and proxy settings out of this process and of all that it starts."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "CDK_", "RAY_")):
+            del os.environ[name]
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = "127.0.0.1,localhost"
+    os.environ |= {
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        MARK: mark,
+    }
 
 
 def run_name(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -45,7 +46,7 @@ class Stages:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[detail]}", style="dim"),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
@@ -62,7 +63,7 @@ class Stages:
                 raise
         stage.seconds = time.monotonic() - started
         self.finished.append(stage)
-        tail = f"  [dim]{stage.note}[/]" if stage.note else ""
+        tail = f"  [dim]{escape(stage.note)}[/]" if stage.note else ""
         self.console.print(
             f"[green]\u2713[/] {title} [cyan]{stage.seconds:.1f} s[/]{tail}", highlight=False, soft_wrap=True
         )

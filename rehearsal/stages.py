@@ -14,7 +14,7 @@ from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import deploy
 from rehearsal.progress import Stage
-from rehearsal.substrate import MARK, Folders, Substrate
+from rehearsal.substrate import Folders, Substrate
 from rehearsal.warm import WarmStart
 from serving import adapter, store
 from serving.client import ChatPolicy
@@ -96,6 +96,7 @@ class Rehearsal:
 def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
     """Synthesize once, bootstrap meanwhile, deploy every stack with the cdk CLI, then read its outputs."""
     env, show = r.substrate.aws.env, _show_cdk(stage)
+    shutil.rmtree(r.assembly, ignore_errors=True)
     with ThreadPoolExecutor(1) as beside:
         bootstrapped = beside.submit(deploy.bootstrap, env, show)
         deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show)
@@ -164,11 +165,11 @@ def train(r: Rehearsal, stage: Stage) -> None:
         r.ray,
         run=r.run,
         entrypoint=f"python -m rehearsal.cpu.job {in_cluster}",
-        environment={MARK: r.run},
     )
     outcome = jobs.follow(r.ray, r.submission, _show(r, stage))
-    (r.run_dir / "logs").mkdir(exist_ok=True)
-    (r.run_dir / "logs" / "job.log").write_text(outcome.log)
+    log = r.run_dir / "logs" / "job.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(outcome.log)
     if not outcome.succeeded:
         failure = _last_failure(r) or outcome.message
         raise SubstrateError(
@@ -187,7 +188,8 @@ def _show(r: Rehearsal, stage: Stage) -> Callable[[dict[str, Any]], None]:
             case "evaluating":
                 stage.update(f"{event['label']}: {event['solved']} solved of {event['finished']} played")
             case "step":
-                text = f"train {event['train_solve_rate']:.0%}, gap {event['logprob_gap_mean']:.1e}"
+                gap = event.get("logprob_gap_mean", float("nan"))
+                text = f"train {event['train_solve_rate']:.0%}, gap {gap:.1e}"
                 stage.advance(event["step"], event["steps"], f"step {event['step']}/{event['steps']}: {text}")
 
     return show

@@ -15,9 +15,10 @@ import psutil
 
 from rehearsal.aws.process import EmulatedAws
 from rehearsal.kube.process import KubeStandIn
+from training.errors import SubstrateError
 
 MARK = "SKYPOD_REHEARSAL"
-"""Environment variable of every process of a rehearsal, set to its run id."""
+"""Environment variable of every process of a rehearsal, set to a value that no other rehearsal has."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,15 @@ class Substrate:
     aws: EmulatedAws
     kube: KubeStandIn
 
+    def require_alive(self, error: Exception | None = None) -> None:
+        """Raises SubstrateError when one of the two has ended: that is then the cause of `error`."""
+        for name, pid, log in (
+            ("emulated AWS", self.aws.pid, self.aws.log),
+            ("Kubernetes stand-in", self.kube.pid, self.kube.log_file),
+        ):
+            if pid is None or not _runs(pid):
+                raise SubstrateError(f"the {name} ended while it was needed", f"see {log}") from error
+
 
 @contextmanager
 def running(folders: Folders, crds_dir: Path | None) -> Iterator[Substrate]:
@@ -101,6 +111,13 @@ def _write_shell(path: Path, env: dict[str, str]) -> None:
     path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()))
 
 
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nothing listens on now."""
     with ExitStack() as stack:
@@ -110,22 +127,22 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def survivors(run: str) -> list[psutil.Process]:
-    """Processes of this rehearsal that live, without this one."""
+def survivors(mark: str) -> list[psutil.Process]:
+    """Processes of the rehearsal with this mark that live, without this one."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == run:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
 
 
-def end_survivors(run: str, patience_s: float = 5.0) -> list[str]:
+def end_survivors(mark: str, patience_s: float = 5.0) -> list[str]:
     """Kill what outlived the orderly stop; returns their command lines, which is a fault to report."""
     deadline = time.monotonic() + patience_s
-    while (left := survivors(run)) and time.monotonic() < deadline:
+    while (left := survivors(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)
     names = []
     for process in left:

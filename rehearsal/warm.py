@@ -2,15 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from training.errors import SubstrateError
+from training.errors import ConfigError, SubstrateError
+from training.files import tree_digest
 
 QUICK = "maze-tiny-smoke"
 """The base model folder that a short warm start is enough for."""
+BASES = ("maze-tiny", QUICK)
+"""The folders that belong to the rehearsal: no other is ever written or removed."""
 RECORD = "warmstart.json"
 
 
@@ -21,6 +25,11 @@ class WarmStart:
     """
 
     def __init__(self, folder: Path, train_python: Path, log: Path):
+        if folder.name not in BASES:
+            raise ConfigError(
+                f"the rehearsal cannot make the base model {folder.name!r}",
+                f"use a recipe whose policy.base_model is one of: {', '.join(f'models/{n}' for n in BASES)}",
+            )
         self._folder = folder
         self._log = log
         self._command = [str(train_python), "-m", "rehearsal.tiny.warmstart", "--out", str(folder)]
@@ -28,7 +37,8 @@ class WarmStart:
         self._process: subprocess.Popen | None = None
 
     def __enter__(self) -> "WarmStart":
-        if not (self._folder / RECORD).is_file():
+        if not self._is_complete():
+            shutil.rmtree(self._folder, ignore_errors=True)
             environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
             environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
             self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -67,6 +77,14 @@ class WarmStart:
                 f"see {self._log}, or remove {self._folder} and try again",
             )
         return f"made {self._digest()}"
+
+    def _is_complete(self) -> bool:
+        """Whether the folder holds what a warm start wrote, byte for byte."""
+        try:
+            wanted = json.loads((self._folder / RECORD).read_text())["model_digest"]
+        except (OSError, ValueError, KeyError):
+            return False
+        return tree_digest(self._folder, without=RECORD) == wanted
 
     def _digest(self) -> str:
         return json.loads((self._folder / RECORD).read_text())["model_digest"][:12]

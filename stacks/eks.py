@@ -82,6 +82,7 @@ class EksStack(SkypodStack):
                 security_group_ids=[network.cluster_group.security_group_id],
                 endpoint_private_access=True,
                 endpoint_public_access=True,
+                public_access_cidrs=list(environment.eks.public_access_cidrs),
             ),
             logging=cluster.LoggingProperty(
                 cluster_logging=cluster.ClusterLoggingProperty(

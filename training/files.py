@@ -38,9 +38,9 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tree_digest(folder: Path) -> str:
-    """SHA-256 over the relative names and digests of all files below `folder`."""
+def tree_digest(folder: Path, *, without: str = "") -> str:
+    """SHA-256 over the names and digests of all files below `folder`, but the one named `without`."""
     total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != without):
         total.update(f"{path.relative_to(folder).as_posix()}\0{file_digest(path)}\n".encode())
     return total.hexdigest()

@@ -1,7 +1,9 @@
 """Training as a Ray job: submitted once, owned by the cluster, followed from anywhere."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,8 @@ from training.events import parse
 
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 Event = dict[str, Any]
+_RAY_ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+_LOST_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,29 @@ def _client(endpoint: Endpoint) -> Any:
     from ray.job_submission import JobSubmissionClient
 
     try:
-        return JobSubmissionClient(endpoint.url, headers=endpoint.headers or None)
-    except (ConnectionError, RuntimeError) as error:
+        with _only(endpoint.url):
+            return JobSubmissionClient(endpoint.url, headers=endpoint.headers or None)
+    except (OSError, RuntimeError) as error:
         raise SubstrateError(
             f"the Ray dashboard at {endpoint.url} does not answer: {error}",
-            "check `skypod cluster status`; on AWS open the tunnel that it names",
+            "see whether the RayCluster is ready; on AWS forward its dashboard port",
         ) from error
 
 
-def submit(
-    endpoint: Endpoint, *, run: str, entrypoint: str, environment: dict[str, str] | None = None
-) -> str:
+@contextmanager
+def _only(url: str) -> Iterator[None]:
+    """Ray prefers addresses in its environment to the one it is given; and loopback needs no proxy."""
+    hidden = {name: os.environ.pop(name) for name in _RAY_ADDRESSES if name in os.environ}
+    if "//127.0.0.1:" in url:
+        for name in ("NO_PROXY", "no_proxy"):
+            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def submit(endpoint: Endpoint, *, run: str, entrypoint: str) -> str:
     """Start `entrypoint` on the head; the submission id returned is the run id with an attempt number."""
     client = _client(endpoint)
     taken = {job.submission_id for job in client.list_jobs()}
@@ -63,7 +79,6 @@ def submit(
     return client.submit_job(
         entrypoint=entrypoint,
         submission_id=f"{run}-{attempt}",
-        runtime_env={"env_vars": environment or {}},
         metadata={"run": run},
     )
 
@@ -100,10 +115,21 @@ def follow(
 ) -> Outcome:
     """Report every event from the start of the job until it ends. Stopping to follow leaves the job alone."""
     client = _client(endpoint)
-    seen = 0
+    seen = lost = 0
     while True:
-        status = str(client.get_job_status(submission_id).value)
-        log = client.get_job_logs(submission_id)
+        try:
+            status = str(client.get_job_status(submission_id).value)
+            log = client.get_job_logs(submission_id)
+        except (OSError, RuntimeError) as error:
+            lost += 1
+            if lost == _LOST_TRIES:
+                raise SubstrateError(
+                    f"the Ray dashboard at {endpoint.url} stopped answering: {error}",
+                    "the head or its node is gone; follow the run again when the cluster is back",
+                ) from error
+            time.sleep(poll_s)
+            continue
+        lost = 0
         lines = log.split("\n")
         for event in parse(lines[seen:-1]):
             on_event(event)

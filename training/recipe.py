@@ -31,7 +31,8 @@ class Policy(Section):
     """The base model and the adapter trained on it."""
 
     base_model: str = Field(
-        min_length=1, description="folder of the base, relative to the shared file system"
+        pattern=r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*$",
+        description="folder of the base, relative to the shared file system",
     )
     lora_rank: int = Field(ge=1, le=256)
     lora_alpha: int = Field(ge=1)

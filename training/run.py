@@ -37,7 +37,7 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
         adapter = experiment.run(chosen, run_dir, Path(os.environ[SHARED_VARIABLE]), backend, events)
     except BaseException as error:
         traceback.print_exc()
-        events.emit("failed", message=f"{type(error).__name__}: {error}"[:2000])
+        events.emit("failed", message=_shortened(f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from error
     lineage.update(
         run_dir,
@@ -45,6 +45,11 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
         finished=lineage.now(),
     )
     events.emit("finished", adapter=str(adapter.relative_to(run_dir)))
+
+
+def _shortened(text: str) -> str:
+    """Beginning and end: Ray puts the cause of an error last."""
+    return text if len(text) <= 2000 else f"{text[:600]} [...] {text[-1400:]}"
 
 
 def _join(chosen: recipe.Recipe, backend: "Backend") -> None:

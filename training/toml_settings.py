@@ -24,12 +24,14 @@ def load[Model: Section](path: Path, model: type[Model], overrides: Mapping[str,
     Raises ConfigError naming the file, the key, the value and the permitted ones.
     """
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         raise ConfigError(
             f"{path} does not exist", f"choose one of: {', '.join(near)}" if near else ""
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", "name a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", "correct that line") from None
     for key, value in (overrides or {}).items():
@@ -37,6 +39,8 @@ def load[Model: Section](path: Path, model: type[Model], overrides: Mapping[str,
         table = data
         for name in tables:
             table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{key!r} cannot be set: {name!r} is no table", f"see the tables of {path}")
         table[leaf] = value
     return parse(data, model, source=str(path))
 

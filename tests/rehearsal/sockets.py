@@ -1,14 +1,26 @@
-"""What the processes of a rehearsal listen on."""
+"""The processes of a rehearsal, and what they listen on."""
 
 import psutil
 
-from rehearsal.substrate import survivors
+from rehearsal.substrate import MARK
+
+
+def processes(run: str) -> list[psutil.Process]:
+    """Those whose mark is, or begins with, the run id."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK, "").split(" ")[0] == run:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
 
 
 def listening(run: str) -> set[tuple[str, str, int]]:
     """(process name, address, port) of every listening TCP socket of the run's processes."""
     found = set()
-    for process in survivors(run):
+    for process in processes(run):
         try:
             for each in process.net_connections("tcp"):
                 if each.status == psutil.CONN_LISTEN:

@@ -1,6 +1,7 @@
 """`skypod rehearse` before it starts anything: each trouble is said, nothing is begun."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal import preflight
+from rehearsal import preflight, stop, warm
 from rehearsal.command import _overrides
 from rehearsal.substrate import MARK, Folders, end_survivors, free_ports, survivors
+from training import jobs
 from training.errors import ConfigError, SubstrateError
+from training.files import tree_digest, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +46,9 @@ def test_help_lists_the_commands_without_loading_them():
             "cannot be divided among 6 ranks",
         ),
         (["--recipe", "smoke", "--set", "seed"], "not KEY=VALUE"),
+        (["--recipe", "smoke", "--set", "name.x=1"], "'name' is no table"),
+        (["--recipe", "smoke", "--set", "policy.base_model='/etc'"], "policy.base_model"),
+        (["--recipe", "smoke", "--set", "policy.base_model='a/../b'"], "policy.base_model"),
         (["--environment", "papre"], "papre.toml does not exist"),
         (["--recipe", "smoke", "--run", "../escape"], "run id"),
     ],
@@ -80,6 +86,85 @@ def test_a_second_rehearsal_names_the_first(tmp_path):
     holder.close()
     with preflight.only_one(tmp_path):
         assert (tmp_path / "lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("left", [b"", b"%d" % os.getpid(), b"-1", b"garbage", b"\xff\xfe"])
+def test_stop_signals_nobody_when_nothing_holds_the_lock(tmp_path, left):
+    """Whatever an earlier rehearsal left in the lock file, this process's own number included."""
+    (tmp_path / "lock").write_bytes(left)
+    assert stop.end(tmp_path, patience_s=1) == "no rehearsal of this checkout is running"
+
+
+def test_stop_ends_the_holder_and_waits_until_it_let_go(tmp_path):
+    code = (
+        "import sys, time, pathlib\n"
+        "from rehearsal import preflight\n"
+        "from rehearsal.command import _interruptible\n"
+        "with preflight.only_one(pathlib.Path(sys.argv[1])), _interruptible():\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        assert stop.end(tmp_path, patience_s=20) == f"rehearsal {holder.pid} has ended"
+        assert holder.wait(5) != 0
+        assert not preflight.is_running(tmp_path)
+    finally:
+        holder.kill()
+
+
+def test_a_path_with_a_space_is_refused_before_ray_chokes_on_it(tmp_path):
+    with pytest.raises(SubstrateError, match="white space"):
+        preflight.check(tmp_path / "a b", Path(sys.executable))
+
+
+def test_a_damaged_base_is_made_anew_and_a_foreign_one_never_touched(tmp_path):
+    base = tmp_path / warm.QUICK
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"weights")
+    write_json(base / warm.RECORD, {"model_digest": tree_digest(base, without=warm.RECORD)})
+    kept = warm.WarmStart(base, Path("/bin/false"), tmp_path / "log")
+    with kept:
+        assert kept.wait(print).startswith("cached")
+    (base / "model.safetensors").write_bytes(b"torn")
+    again = warm.WarmStart(base, Path("/bin/false"), tmp_path / "log")
+    with again, pytest.raises(SubstrateError, match=r"warm start .* failed"):
+        again.wait(print)
+    with pytest.raises(ConfigError, match="cannot make the base model 'qwen'"):
+        warm.WarmStart(tmp_path / "qwen", Path("/bin/false"), tmp_path / "log")
+
+
+def test_nothing_of_the_users_settings_reaches_a_rehearsal():
+    code = (
+        "import json, os\n"
+        "from rehearsal.command import own_environment\n"
+        "own_environment('m')\n"
+        "print(json.dumps(dict(os.environ)))\n"
+    )
+    hostile = {"AWS_PROFILE": "x", "AWS_MAX_ATTEMPTS": "many", "RAY_ADDRESS": "y", "CDK_DEFAULT_REGION": "z"}
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **hostile}
+    )
+    found = json.loads(out.stdout)
+    assert not hostile.keys() & found.keys()
+    assert found["AWS_CONFIG_FILE"] == os.devnull
+    assert found["SKYPOD_REHEARSAL"] == "m"
+
+
+def test_ray_cannot_send_the_token_elsewhere(monkeypatch):
+    """With these variables Ray's client would prefer them to the address that it is given."""
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
+    with pytest.raises(SubstrateError, match=r"127\.0\.0\.1:1 does not answer") as error:
+        jobs.listing(jobs.Endpoint("http://127.0.0.1:1", "secret"))
+    assert "127.0.0.1:9" not in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 def test_too_little_memory_is_said_with_numbers(monkeypatch):

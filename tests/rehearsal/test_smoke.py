@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.substrate import survivors
 from tests.kube.conftest import crds_dir
-from tests.rehearsal.sockets import exposed, listening
+from tests.rehearsal.sockets import exposed, listening, processes
 from training import lineage
 from training.evaluate import read_records
 from training.files import tree_digest
@@ -22,13 +21,29 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.emulator, pytest.mark.ray, pytest.mark.skyrl, pytest.mark.vllm]
 
 
+HOSTILE = {
+    "AWS_PROFILE": "nobody",
+    "AWS_DEFAULT_REGION": "mars-1",
+    "RAY_ADDRESS": "127.0.0.1:1",
+    "RAY_API_SERVER_ADDRESS": "http://127.0.0.1:9",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "http_proxy": "http://127.0.0.1:9",
+}
+"""What a user's shell may hold; none of it may reach a rehearsal."""
+
+
 def start(run: str, *arguments: str) -> subprocess.Popen:
     shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
     command = [sys.executable, "-m", "cdk_app", "rehearse", "--recipe", "smoke", "--run", run, *arguments]
     if crds_dir():
         command += ["--crds", str(crds_dir())]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **HOSTILE},
     )
 
 
@@ -59,7 +74,7 @@ def test_it_says_what_it_did_and_leaves_no_process(finished):
     run, output, _, _ = finished
     for line in ("Deploy all stacks", "36 properties as set", "nothing is left", "served", "report.html"):
         assert line in output
-    assert survivors(run) == []
+    assert processes(run) == []
 
 
 def test_nothing_listened_beyond_loopback(finished):
@@ -130,7 +145,7 @@ def test_an_interrupt_ends_everything(phase):
         assert process.wait(90) == 130
         assert "interrupted" in rest
         assert "had to kill" not in rest
-        assert survivors(run) == []
+        assert processes(run) == []
     finally:
         process.kill()
         shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)
@@ -147,8 +162,8 @@ def test_a_killed_rehearsal_leaves_nothing_running_and_the_next_one_can_start():
         process.kill()
         process.wait(10)
         deadline = time.monotonic() + 45
-        while survivors(run) and time.monotonic() < deadline:
+        while processes(run) and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert survivors(run) == []
+        assert processes(run) == []
     finally:
         shutil.rmtree(ROOT / "runs" / run, ignore_errors=True)

@@ -33,7 +33,8 @@ class JsonlTracker:
         metrics = from_skyrl(logs)
         for name, value in metrics.items():
             self._gauges[name].set(value, self._run)
-        if "train_solve_rate" in metrics:
+        # A step that failed is flushed too, without its update; its error is raised elsewhere.
+        if {"train_solve_rate", "step_seconds"} <= metrics.keys():
             _append(self._path, {"step": step, **metrics})
             self._events.emit("step", step=step, steps=self._recipe.optimization.steps, **metrics)
             self._check_gap(step, metrics)
