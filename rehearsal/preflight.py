@@ -13,7 +13,7 @@ from typing import BinaryIO
 from rehearsal.progress import available_bytes
 from training.errors import SubstrateError
 
-MEMORY_GIB = 8
+MEMORY_GIB = 11
 DISK_GIB = 2
 NODE_MAJOR = 20
 

@@ -247,7 +247,7 @@ def serve(r: Rehearsal, stage: Stage) -> None:
 
 
 def prove_effect(r: Rehearsal, stage: Stage) -> None:
-    """Base and adapter must differ, and the adapter's log-probabilities must be the trainer's."""
+    """Base and adapter must differ; the adapter must give the log-probabilities of the training engine."""
     from serving import probe
 
     references = probe.read_references(r.run_dir / "canaries.json")
@@ -258,7 +258,7 @@ def prove_effect(r: Rehearsal, stage: Stage) -> None:
     write_json(r.run_dir / "probe.json", found.to_json())
     lineage.update(r.run_dir, probe=found.to_json())
     found.require()
-    stage.note = f"shift from base {found.shift:.2g} nats, gap to the trainer {found.gap:.1e}"
+    stage.note = f"shift from base {found.shift:.2g} nats, gap to the training engine {found.gap:.1e}"
 
 
 def play_served(r: Rehearsal, stage: Stage) -> None:
