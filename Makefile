@@ -8,7 +8,7 @@ TRAIN_BIN := .venv-train/bin
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse warm-start stop test test-fast lint synth clean
+.PHONY: help install rehearse warm-start stop test test-main test-train test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -35,9 +35,14 @@ stop: ## End a rehearsal that is running or was kept up
 test-fast: .venv/.complete node_modules/.complete ## Everything that needs no emulator, Ray, SkyRL or vLLM
 	$(BIN)/python -m pytest -q -m "not emulator and not ray and not skyrl and not vllm and not slow"
 
-test: install ## All tests
-	$(BIN)/python -m pytest -q
-	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/skyrl
+test: install ## All tests, those of the training environment beside the others
+	@$(MAKE) --no-print-directory -j2 test-main test-train
+
+test-main:
+	$(BIN)/python -m pytest -q --durations=15
+
+test-train:
+	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu
 
 lint: .venv/.complete ## Style, imports and likely faults
 	$(BIN)/ruff check .
