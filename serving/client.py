@@ -7,12 +7,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
 from serving.endpoint import Endpoint, Retries
 from training.errors import ConfigError
 from training.evaluate import Conversation
-from training.render import image_data_url
 
 # A policy that is still poor samples these; an image token in its answer breaks the next request.
 NEVER_SAMPLED = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
@@ -103,7 +100,7 @@ class ChatPolicy:
     def _ask(self, conversation: Conversation, top: int, stop: threading.Event) -> Completion:
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": messages(conversation),
+            "messages": conversation.messages(),
             "seed": _seed(self._seed, conversation.key, len(conversation.turns)),
             "return_token_ids": True,
             **self._sampling,
@@ -115,20 +112,6 @@ class ChatPolicy:
             return _completion(answer, top)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self.endpoint.no_completion(answer) from error
-
-
-def messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The conversation in the chat format: a picture from the user, an answer, ..., the picture of now."""
-    chat: list[dict[str, Any]] = []
-    for turn in conversation.turns:
-        chat.append(_picture(turn.image))
-        chat.append({"role": "assistant", "content": turn.answer})
-    chat.append(_picture(conversation.image))
-    return chat
-
-
-def _picture(image: np.ndarray) -> dict[str, Any]:
-    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": image_data_url(image)}}]}
 
 
 def _completion(answer: dict[str, Any], top: int) -> Completion:

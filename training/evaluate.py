@@ -19,7 +19,7 @@ from training.episode import Episode, EpisodeResult, optimal_turns
 from training.errors import ConfigError, DataError, SubstrateError
 from training.mazes import Maze
 from training.protocol import strip_end
-from training.render import RenderStyle
+from training.render import RenderStyle, image_data_url
 from training.statistics import clopper_pearson, mcnemar_exact
 
 __all__ = [
@@ -72,6 +72,16 @@ class Conversation:
     def answers(self) -> list[str]:
         """The answers given so far, without end-of-turn tokens: one fewer than `images`."""
         return [turn.answer for turn in self.turns]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """In the chat format: a picture from the user, an answer, ..., the picture of now."""
+        chat: list[dict[str, Any]] = []
+        for image, answer in zip(self.images, [*self.answers, None], strict=True):
+            part = {"type": "image_url", "image_url": {"url": image_data_url(image)}}
+            chat.append({"role": "user", "content": [part]})
+            if answer is not None:
+                chat.append({"role": "assistant", "content": answer})
+        return chat
 
 
 class Policy(Protocol):

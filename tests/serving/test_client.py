@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from serving.client import ChatPolicy, messages
+from serving.client import ChatPolicy
 from serving.endpoint import Endpoint, Retries
 from tests.serving.scripted_server import ScriptedServer, oracle
 from training.errors import ConfigError, SubstrateError
@@ -32,7 +32,7 @@ def test_mazes_are_solved_through_http(mazes):
 
 
 def test_the_whole_episode_goes_with_every_turn():
-    chat = messages(conversation())
+    chat = conversation().messages()
     assert [message["role"] for message in chat] == ["user", "assistant", "user", "assistant", "user"]
     assert [message["content"] for message in chat[1::2]] == ["('move', 0)", ""]
     urls = [message["content"][0]["image_url"]["url"] for message in chat[::2]]

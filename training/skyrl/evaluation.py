@@ -14,7 +14,6 @@ from training.events import EventLog
 from training.files import tree_digest, write_json
 from training.mazes import Maze
 from training.recipe import Recipe
-from training.render import image_data_url
 
 CANARIES = 8
 
@@ -39,7 +38,7 @@ class EnginePolicy:
         return asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result()
 
     async def _complete(self, conversation: Conversation) -> dict[str, Any]:
-        request = {"model": self._client.model_name, "messages": messages(conversation)}
+        request = {"model": self._client.model_name, "messages": conversation.messages()}
         rendered = await self._client.render_chat_completion({"json": request})
         return await self._client.generate(
             {
@@ -50,17 +49,6 @@ class EnginePolicy:
             },
             model=self._model,
         )
-
-
-def messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The conversation as chat messages: one image per user turn, answers in between."""
-    chat = []
-    for image, answer in zip(conversation.images, [*conversation.answers, None], strict=True):
-        part = {"type": "image_url", "image_url": {"url": image_data_url(image)}}
-        chat.append({"role": "user", "content": [part]})
-        if answer is not None:
-            chat.append({"role": "assistant", "content": answer})
-    return chat
 
 
 class Evaluator:
