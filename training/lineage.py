@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from training import splits
 from training.errors import ConfigError, DataError
 from training.files import file_digest, read_json, tree_digest, write_json
 from training.recipe import Recipe
@@ -61,6 +62,21 @@ def update(run_dir: Path, **sections: Any) -> dict[str, Any]:
 def append(run_dir: Path, section: str, entry: dict[str, Any]) -> None:
     """Add to one of the manifest's lists."""
     update(run_dir, **{section: [*read(run_dir)[section], entry]})
+
+
+def read_split(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
+    """The rows of one of the run's splits, checked against the digest that the manifest noted for it.
+
+    The file beside the data is not asked: whoever edits a split can edit that too. Raises DataError when the
+    split was changed or is none of this run's.
+    """
+    noted = read(run_dir)["data"]
+    if name not in noted:
+        raise DataError(
+            f"run {run_dir.name!r} has no split {name!r}, only {', '.join(noted)}",
+            "name one of those, or prepare a new run",
+        )
+    return splits.read(run_dir / "data" / f"{name}.jsonl", noted[name])
 
 
 def record_evaluation(run_dir: Path, label: str, records: Path, summary: dict[str, Any]) -> None:

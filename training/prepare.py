@@ -9,9 +9,6 @@ from training.evaluate import ceiling
 from training.mazes import Maze
 from training.recipe import Recipe
 
-SPLITS = ("train", "dev", "test")
-
-
 def prepare(
     chosen: Recipe, run_dir: Path, *, base_dir: Path, image: str, source: Path | None = None
 ) -> dict[str, float]:
@@ -42,13 +39,16 @@ def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path
     env = chosen.environment
     built = splits.build(
         chosen.data.seed,
-        splits.Sizes(train=chosen.data.train_mazes, dev=chosen.data.dev_mazes),
+        splits.Sizes(
+            train=chosen.data.train_mazes,
+            dev=chosen.data.dev_mazes,
+            test_512=chosen.data.test_512_mazes,
+            ood=chosen.data.ood_mazes,
+        ),
         max_moves=(env.max_turns - 1) * env.squares_per_move,
     )
     digests, ceilings = {}, {}
     for name, rows in built:
-        if name not in SPLITS:
-            continue
         digests[name] = splits.write(folder / "data" / f"{name}.jsonl", rows)
         mazes = [Maze.from_json(row["maze"]) for row in rows]
         ceilings[name] = ceiling(mazes, env.max_turns, env.squares_per_move)

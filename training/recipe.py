@@ -51,11 +51,15 @@ class Environment(Section):
 
 
 class Data(Section):
-    """How many mazes are drawn for each split; the test is the published 64."""
+    """How many mazes each split has; the test is the published 64. The limits are those of the pools."""
 
     seed: int = Field(default=0, ge=0)
     train_mazes: int = Field(ge=1)
-    dev_mazes: int = Field(ge=1)
+    dev_mazes: int = Field(ge=1, le=256)
+    test_512_mazes: int = Field(default=512, ge=1, le=512)
+    ood_mazes: int = Field(
+        default=192, ge=3, le=192, multiple_of=3, description="a third each of bigger, mirrored, recoloured"
+    )
 
 
 class Rollout(Section):

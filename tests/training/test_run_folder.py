@@ -38,6 +38,8 @@ def test_a_prepared_run_holds_recipe_data_and_manifest(tmp_path, base):
         "train": 24,
         "dev": 16,
         "test": 64,
+        "test-512": 16,
+        "ood": 12,
     }
     assert recipe.read_resolved(run / "recipe.json") == recipe.load(SMOKE)
     assert (run / "recipe.toml").read_text() == SMOKE.read_text()

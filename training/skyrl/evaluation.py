@@ -8,7 +8,7 @@ from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 
-from training import lineage, splits
+from training import lineage
 from training.evaluate import Conversation, EvaluationSettings, Progress, opening, play, summarize
 from training.events import EventLog
 from training.files import tree_digest, write_json
@@ -73,7 +73,7 @@ class Evaluator:
     def play(self, split: str, label: str, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
         """Greedy, every maze once; returns the summary that is also written beside the records."""
         env = self._recipe.environment
-        rows = splits.read(self._run_dir / "data" / f"{split}.jsonl")
+        rows = lineage.read_split(self._run_dir, split)
         settings = EvaluationSettings(
             max_turns=env.max_turns,
             squares_per_move=env.squares_per_move,

@@ -10,7 +10,7 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl_gym.envs import register
 
-from training import splits
+from training import lineage
 from training.errors import DataError
 from training.events import EventLog
 from training.files import write_json
@@ -51,10 +51,10 @@ class MazeExperiment(BasePPOExp):
                 params.additional_kwargs = {"allowed_token_ids": allowed}
 
     def get_train_dataset(self) -> MazeDataset:
-        return MazeDataset(splits.read(self.run_dir / "data" / "train.jsonl"), self.recipe)
+        return MazeDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
 
     def get_eval_dataset(self) -> MazeDataset:
-        return MazeDataset(splits.read(self.run_dir / "data" / "dev.jsonl"), self.recipe)
+        return MazeDataset(lineage.read_split(self.run_dir, "dev"), self.recipe)
 
     def get_tracker(self) -> JsonlTracker:
         return JsonlTracker(self.run_dir, self.recipe, self.events)
