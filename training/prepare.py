@@ -9,6 +9,7 @@ from training.evaluate import ceiling
 from training.mazes import Maze
 from training.recipe import Recipe
 
+
 def prepare(
     chosen: Recipe, run_dir: Path, *, base_dir: Path, image: str, source: Path | None = None
 ) -> dict[str, float]:
