@@ -1,9 +1,13 @@
 """The run manifest `run.json`: what a run was made of and what came of it, each artifact named by content."""
 
+import fcntl
+import os
 import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -52,16 +56,35 @@ def read(run_dir: Path) -> dict[str, Any]:
     return read_json(path)
 
 
+@contextmanager
+def changing(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The manifest, written back in one step when the block ends without an error.
+
+    Only one process or thread at a time is in such a block: trainer and evaluations write to one manifest.
+    """
+    read(run_dir)  # says what is wrong with a folder that is none
+    # The folder, not the file: the file is replaced by every writer, and a lock would go with it.
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        manifest = read(run_dir)
+        yield manifest
+        write_json(run_dir / MANIFEST, manifest)
+    finally:
+        os.close(folder)
+
+
 def update(run_dir: Path, **sections: Any) -> dict[str, Any]:
     """Set top-level sections of the manifest."""
-    manifest = read(run_dir) | sections
-    write_json(run_dir / MANIFEST, manifest)
+    with changing(run_dir) as manifest:
+        manifest.update(sections)
     return manifest
 
 
 def append(run_dir: Path, section: str, entry: dict[str, Any]) -> None:
     """Add to one of the manifest's lists."""
-    update(run_dir, **{section: [*read(run_dir)[section], entry]})
+    with changing(run_dir) as manifest:
+        manifest[section].append(entry)
 
 
 def read_split(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
@@ -82,7 +105,8 @@ def read_split(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
 def record_evaluation(run_dir: Path, label: str, records: Path, summary: dict[str, Any]) -> None:
     """Note an evaluation with the digest of its per-maze records."""
     entry = {"records": file_digest(records), "played": now(), **summary}
-    update(run_dir, evaluations={**read(run_dir)["evaluations"], label: entry})
+    with changing(run_dir) as manifest:
+        manifest["evaluations"][label] = entry
 
 
 def environment() -> dict[str, Any]:

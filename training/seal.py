@@ -1,0 +1,96 @@
+"""The sealed splits: each is played once per candidate, and every play is on record in the run manifest.
+
+Someone who may look at a test as often as they like will pass it once. So a play is noted before its first
+question (`check`) and after its last answer (`log`); a second one of the same candidate needs a reason, which
+stays beside it for every reader.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from training import lineage
+from training.errors import ConfigError, DataError
+from training.files import file_digest
+
+SEALED = ("test", "test-512", "ood")
+PLAYS, STARTED = "test_plays", "test_started"
+"""Sections of the manifest: finished plays {candidate, split, label, records (SHA-256 of the file), played,
+again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null."""
+
+
+def check(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:
+    """Allow a play under `label` and note that it begins; call it before anything is asked.
+
+    An unfinished play may be continued under its label. Raises ConfigError when the label has a finished
+    play, or the candidate a finished or begun one elsewhere and `again` gives no reason. Other splits than
+    the sealed ones may be played freely.
+    """
+    if split not in SEALED:
+        return
+    if again is not None and not again.strip():
+        raise ConfigError("the reason for playing a sealed split again is empty", "say why in --again")
+    with lineage.changing(run_dir) as manifest:
+        finished, started = manifest.setdefault(PLAYS, []), manifest.setdefault(STARTED, [])
+        for play in finished:
+            if play["label"] == label:
+                raise ConfigError(
+                    f"{label} holds a finished play of {split} by {play['candidate']}, of {play['played']}",
+                    "read its records, or give a repeat a label of its own",
+                )
+        for play in started:
+            if play["label"] == label:
+                if (play["candidate"], play["split"]) == (candidate, split):
+                    return
+                raise ConfigError(
+                    f"{label} belongs to {play['candidate']} on {play['split']}, begun {play['started']}",
+                    "choose another label",
+                )
+        earlier = _of(started, candidate, split)
+        if earlier and again is None:
+            ended = next((play for play in finished if play["label"] == earlier[0]["label"]), None)
+            state = f"played at {ended['played']}" if ended else f"begun at {earlier[0]['started']}"
+            raise ConfigError(
+                f"{split} is sealed: {candidate} has {state} as {earlier[0]['label']!r}",
+                "give a reason (--again REASON), which readers of the results will see"
+                if ended
+                else "continue that play under its label, or give a reason (--again REASON)",
+            )
+        entry = {"candidate": candidate, "split": split, "label": label}
+        started.append(entry | {"started": lineage.now(), "again": again})
+
+
+def log(run_dir: Path, candidate: str, split: str, label: str, records: Path) -> None:
+    """Note that the play under `label` is finished, with the digest of its records; its reason is `check`'s.
+
+    Saying it twice is harmless. Raises DataError when the play was never begun, or the label was finished
+    with other records.
+    """
+    if split not in SEALED:
+        return
+    entry = {"candidate": candidate, "split": split, "label": label, "records": file_digest(records)}
+    with lineage.changing(run_dir) as manifest:
+        finished = manifest.setdefault(PLAYS, [])
+        for play in finished:
+            if play["label"] == label:
+                if entry.items() <= play.items():
+                    return
+                raise DataError(
+                    f"{label} is sealed with records {play['records'][:16]} of {play['candidate']}, "
+                    f"not {entry['records'][:16]} of {candidate}",
+                    "the records were changed after the play; restore them",
+                )
+        begun = [play for play in manifest.get(STARTED, []) if play["label"] == label]
+        if not begun or (begun[0]["candidate"], begun[0]["split"]) != (candidate, split):
+            raise DataError(
+                f"{label} was not begun as a play of {split} by {candidate}", "check the seal before a play"
+            )
+        finished.append(entry | {"played": lineage.now(), "again": begun[0]["again"]})
+
+
+def plays(manifest: dict[str, Any], candidate: str, split: str) -> list[dict[str, Any]]:
+    """The finished plays of a split by a candidate, oldest first; more than one is a repeat."""
+    return _of(manifest.get(PLAYS, []), candidate, split)
+
+
+def _of(entries: list[dict[str, Any]], candidate: str, split: str) -> list[dict[str, Any]]:
+    return [entry for entry in entries if (entry["candidate"], entry["split"]) == (candidate, split)]
