@@ -25,9 +25,8 @@ node_modules/.complete: package.json package-lock.json
 rehearse: install ## The whole job on this machine (RECIPE=smoke for the short one, KEEP=1 leaves it up)
 	@$(BIN)/skypod rehearse --recipe $(RECIPE) $(if $(KEEP),--keep) $(if $(RUN),--run $(RUN))
 
-warm-start: .venv-train/.complete ## Make the tiny base policy of the rehearsal anew
-	rm -rf .rehearsal/shared/models/maze-tiny .rehearsal/shared/models/maze-tiny-smoke
-	$(TRAIN_BIN)/python -m rehearsal.tiny.warmstart --out .rehearsal/shared/models/maze-tiny --seed 0
+warm-start: install ## Make the tiny base policy of the rehearsal anew
+	@$(BIN)/python -m rehearsal.warm
 
 stop: ## End a rehearsal that is running or was kept up
 	@$(BIN)/python -m rehearsal.stop
@@ -52,5 +51,6 @@ synth: .venv/.complete node_modules/.complete ## The CloudFormation templates of
 	node_modules/.bin/cdk synth --quiet --all
 
 clean: ## Remove environments, caches, run folders and synthesized templates
+	@scripts/require_idle.sh
 	rm -rf .venv .venv-train node_modules cdk.out .rehearsal runs build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

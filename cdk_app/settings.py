@@ -10,7 +10,7 @@ from training import toml_settings
 FOLDER = Path(__file__).resolve().parent.parent / "environments"
 DEFAULT = "paper"
 
-__all__ = ["DEFAULT", "FOLDER", "Environment", "load"]
+__all__ = ["DEFAULT", "FOLDER", "Environment", "absolute", "load"]
 
 
 def load(name_or_path: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Environment:
@@ -23,3 +23,9 @@ def load(name_or_path: str | Path = DEFAULT, overrides: Mapping[str, Any] | None
     if path.suffix != ".toml":
         path = FOLDER / f"{name_or_path}.toml"
     return toml_settings.load(path, Environment, overrides)
+
+
+def absolute(name_or_path: str) -> str:
+    """The same environment for a process in another folder: a path is made absolute, a name stays a name."""
+    path = Path(name_or_path)
+    return str(path.absolute()) if path.suffix == ".toml" else name_or_path

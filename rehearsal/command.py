@@ -6,7 +6,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from rich.console import Console
 
 from cdk_app import settings
 from rehearsal import preflight, stages, substrate
+from rehearsal.interrupts import interruptible, uninterrupted
 from rehearsal.progress import MemoryWatch, Stage, Stages
 from rehearsal.stages import Rehearsal
 from rehearsal.substrate import MARK, Folders
 from rehearsal.warm import WarmStart
+from stacks.manifests import raycluster
 from training import recipe as recipes
 from training import report
 from training.errors import ConfigError, SkypodError
@@ -69,23 +71,25 @@ def rehearse(
     folders = Folders(ROOT)
     recipe_file = recipes.find(recipe_name, ROOT / "recipes")
     chosen = recipes.load(recipe_file, _overrides(assignments))
+    environment_name = settings.absolute(environment_name)  # the cdk CLI runs in another folder
     environment = settings.load(environment_name)
+    raycluster.require_room(environment, chosen.topology)
     run = run_name(run_id if run_id is not None else f"{chosen.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    if (folders.runs / run).exists():
-        raise ConfigError(f"run {run!r} exists already in {folders.runs}", "choose another --run")
-    preflight.check(ROOT, folders.train_python)
-    started = time.monotonic()
     mark = f"{run} {secrets.token_hex(8)}"
-    own_environment(mark)
-    with preflight.only_one(folders.state), _interruptible(), MemoryWatch() as memory:
+    with preflight.only_one(folders.state), interruptible(), MemoryWatch() as memory:
+        if (folders.runs / run).exists():
+            raise ConfigError(f"run {run!r} exists already in {folders.runs}", "choose another --run")
+        preflight.check(ROOT, folders.train_python)
         folders.prepare()
+        started = time.monotonic()
+        own_environment(mark)
         shown = Stages(console)
         try:
             with shown.stage("Start the emulated AWS and Kubernetes") as live:
                 if crds is None:
                     live.note = "Ray objects are not validated: SKYPOD_CRDS_DIR names no folder with CRDs"
                 running = ExitStack()
-                parts = running.enter_context(substrate.running(folders, crds))
+                parts = running.enter_context(substrate.running(folders, environment, crds))
             try:
                 warm_start = running.enter_context(
                     WarmStart(
@@ -97,27 +101,31 @@ def rehearse(
                 r = Rehearsal(
                     folders, parts, warm_start, environment_name, environment, chosen, recipe_file, run
                 )
-                _perform(r, shown, console, keep)
+                kept_s = _perform(r, shown, console, keep)
             except Exception as error:
                 parts.require_alive(error)
                 raise
             finally:
-                with _uninterrupted():
+                with uninterrupted():
                     running.close()
         finally:
-            left = substrate.end_survivors(mark)
+            with uninterrupted():
+                left = substrate.end_survivors(mark)
             for name in left:
                 console.print(f"[red]had to kill:[/] {name}", highlight=False)
-    _close(r, shown, console, memory, time.monotonic() - started, left)
+    _close(r, shown, console, memory, time.monotonic() - started - kept_s, left)
 
 
-def _perform(r: Rehearsal, shown: Stages, console: Console, keep: bool) -> None:
+def _perform(r: Rehearsal, shown: Stages, console: Console, keep: bool) -> float:
+    """All stages; returns the seconds for which it was kept up between them."""
+    kept_s = 0.0
     end = [("Stop serving", stages.serve_down), ("Destroy all stacks", stages.tear_down)]
     _run([step for step in LEARN if not (keep and step is RAY_DOWN)], r, shown)
     if keep:
-        _keep(r, console)
+        kept_s = _keep(r, console)
         end.insert(0, RAY_DOWN)
     _run(end, r, shown)
+    return kept_s
 
 
 def _run(steps: list[Step], r: Rehearsal, shown: Stages) -> None:
@@ -126,17 +134,23 @@ def _run(steps: list[Step], r: Rehearsal, shown: Stages) -> None:
             stage(r, live)
 
 
-def _keep(r: Rehearsal, console: Console) -> None:
-    """Wait with everything up."""
+def _keep(r: Rehearsal, console: Console) -> float:
+    """Wait with everything up; returns for how many seconds."""
     env = r.substrate.aws.env
-    console.print(f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})")
-    console.print(f"Kubernetes  {r.substrate.kube.endpoint}")
-    console.print(f"Ray         {r.ray.url}  (token authentication)")
-    console.print(f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {r.served_model}")
-    console.print(f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status")
-    console.print("Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n")
+    lines = (
+        f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})",
+        f"Kubernetes  {r.substrate.kube.endpoint}",
+        f"Ray         {r.ray.url}  (token authentication)",
+        f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {r.served_model}",
+        f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status",
+        "Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n",
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True)  # an address with a line break in it cannot be copied
+    since = time.monotonic()
     with suppress(KeyboardInterrupt):
         signal.pause()
+    return time.monotonic() - since
 
 
 def _close(
@@ -203,32 +217,3 @@ def _overrides(assignments: tuple[str, ...]) -> dict[str, object]:
         except tomllib.TOMLDecodeError:
             values[key] = text
     return values
-
-
-@contextmanager
-def _interruptible():
-    """SIGTERM ends a rehearsal as Ctrl-C does, in order; and so does SIGINT where a shell had it ignored."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with _signals(interrupt):
-        yield
-
-
-@contextmanager
-def _uninterrupted():
-    """A second Ctrl-C does not leave half of the clean-up undone."""
-    with _signals(signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _signals(handler: Callable[..., None] | signal.Handlers):
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, handler) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, former in zip(kinds, before, strict=True):
-            signal.signal(kind, former)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from rehearsal.aws.process import EmulatedAws
+from cdk_app.settings import Environment
+from rehearsal.aws.process import ACCOUNT, EmulatedAws
 from rehearsal.kube.process import KubeStandIn
 from training.errors import SubstrateError
 
@@ -60,7 +61,13 @@ class Folders:
         (self.shared / "models").mkdir(parents=True, exist_ok=True)
         self.runs.mkdir(exist_ok=True)
         link = self.shared / "runs"
-        if not link.exists():
+        if link.is_symlink() and link.readlink() != self.runs:
+            link.unlink()  # left by a checkout that was moved: it leads nowhere, or to another's runs
+        if not link.is_symlink():
+            if link.exists():
+                raise SubstrateError(
+                    f"{link} is no link to {self.runs}", "move its content there and remove it"
+                )
             link.symlink_to(self.runs, target_is_directory=True)
 
 
@@ -80,13 +87,23 @@ class Substrate:
 
 
 @contextmanager
-def running(folders: Folders, crds_dir: Path | None) -> Iterator[Substrate]:
-    """Start both on free ports of 127.0.0.1; on the way out end every process they started."""
+def running(folders: Folders, environment: Environment, crds_dir: Path | None) -> Iterator[Substrate]:
+    """Start both on free ports of 127.0.0.1; on the way out end every process they started.
+
+    The AWS has the environment's region and account.
+    """
     kube_port, aws_port = free_ports(2)
     state = folders.state / "substrate"
     kube_endpoint = f"https://127.0.0.1:{kube_port}"
     authority = state / "kube" / "tls" / "ca.pem"
-    aws = EmulatedAws(state / "aws", port=aws_port, kube_endpoint=kube_endpoint, kube_ca_pem=authority)
+    aws = EmulatedAws(
+        state / "aws",
+        port=aws_port,
+        kube_endpoint=kube_endpoint,
+        kube_ca_pem=authority,
+        account=environment.account or ACCOUNT,
+        region=environment.region,
+    )
     kube = KubeStandIn(
         state / "kube",
         port=kube_port,

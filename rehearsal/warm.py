@@ -1,14 +1,21 @@
-"""The base policy of a rehearsal: made once by the warm start, then kept."""
+"""The base policy of a rehearsal: made once by the warm start, then kept.
+
+`python -m rehearsal.warm` makes it anew.
+"""
 
 import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from training.errors import ConfigError, SubstrateError
+from rehearsal import preflight
+from rehearsal.interrupts import interruptible
+from rehearsal.substrate import Folders
+from training.errors import ConfigError, SkypodError, SubstrateError
 from training.files import tree_digest
 
 QUICK = "maze-tiny-smoke"
@@ -90,5 +97,28 @@ class WarmStart:
         return json.loads((self._folder / RECORD).read_text())["model_digest"][:12]
 
 
+def renew(folders: Folders, on_line: Callable[[str], None]) -> str:
+    """Remove every base and make the full one again; says its digest.
+
+    Raises SubstrateError while a rehearsal runs, which reads them.
+    """
+    models = folders.shared / "models"
+    with preflight.only_one(folders.state), interruptible():
+        for name in BASES:
+            shutil.rmtree(models / name, ignore_errors=True)
+        log = folders.state / "warmstart.log"
+        with WarmStart(models / BASES[0], folders.train_python, log) as base:
+            return base.wait(on_line)
+
+
 def _last_lines(path: Path, count: int) -> list[str]:
     return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-count:]
+
+
+if __name__ == "__main__":
+    try:
+        print(renew(Folders(Path(__file__).resolve().parent.parent), lambda line: None))
+    except SkypodError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

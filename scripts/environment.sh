@@ -7,6 +7,7 @@ uv_version=0.13.9
 
 fail() { printf 'error: %s\n  -> %s\n' "$1" "$2" >&2; exit 3; }
 
+scripts/require_idle.sh
 case $PWD in *[[:space:]]*) fail "the path of this checkout holds white space: $PWD" "move the checkout" ;; esac
 
 # The first Python 3.12 or 3.13 that really starts: version managers leave names on PATH that do not.

@@ -29,12 +29,7 @@ def build(
     """
     gpu_group = environment.hyperpod.gpu
     topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
-    if topology.worker_nodes > gpu_group.count or topology.gpus_per_node > gpu_group.gpus:
-        raise ConfigError(
-            f"the recipe needs {topology.worker_nodes} workers with {topology.gpus_per_node} GPUs each, but "
-            f"environment {environment.name!r} has {gpu_group.count} nodes with {gpu_group.gpus} GPUs",
-            "choose a smaller topology in the recipe, or raise hyperpod.gpu in the environment",
-        )
+    require_room(environment, topology)
     env = base_env(outputs.region)
     return {
         "apiVersion": "ray.io/v1",
@@ -77,3 +72,14 @@ def build(
             ],
         },
     }
+
+
+def require_room(environment: Environment, topology: Topology) -> None:
+    """Raises ConfigError when the topology needs more nodes or GPUs than the environment has."""
+    group = environment.hyperpod.gpu
+    if topology.worker_nodes > group.count or topology.gpus_per_node > group.gpus:
+        raise ConfigError(
+            f"the recipe needs {topology.worker_nodes} workers with {topology.gpus_per_node} GPUs each, but "
+            f"environment {environment.name!r} has {group.count} nodes with {group.gpus} GPUs",
+            "choose a smaller topology in the recipe, or raise hyperpod.gpu in the environment",
+        )

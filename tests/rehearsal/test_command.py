@@ -1,16 +1,24 @@
 """`skypod rehearse` before it starts anything: each trouble is said, nothing is begun."""
 
 import fcntl
+import io
 import json
 import os
+import pty
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from cdk_app import command
-from rehearsal import preflight, stop, warm
+from cdk_app import command, settings
+from rehearsal import command as rehearsal_command
+from rehearsal import preflight, stop, substrate, warm
 from rehearsal.command import _overrides
 from rehearsal.substrate import MARK, Folders, end_survivors, free_ports, survivors
 from training import jobs
@@ -51,6 +59,7 @@ def test_help_lists_the_commands_without_loading_them():
         (["--recipe", "smoke", "--set", "policy.base_model='/etc'"], "policy.base_model"),
         (["--recipe", "smoke", "--set", "policy.base_model='a/../b'"], "policy.base_model"),
         (["--environment", "papre"], "papre.toml does not exist"),
+        (["--environment", "dev"], "environment 'dev' has 1 nodes with 2 GPUs"),
         (["--recipe", "smoke", "--run", "../escape"], "run id"),
     ],
 )
@@ -79,6 +88,60 @@ def test_overrides_are_read_as_toml_values():
     }
 
 
+@pytest.fixture
+def held(tmp_path):
+    """The state folder of a checkout whose rehearsal, process 4711, runs."""
+    state = tmp_path / ".rehearsal"
+    state.mkdir()
+    with (state / "lock").open("w+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        yield state
+
+
+def test_a_second_rehearsal_says_that_one_runs_before_it_looks_for_anything_else(tmp_path, held, monkeypatch):
+    """The memory that it would miss is the first one's."""
+    monkeypatch.setattr(rehearsal_command, "ROOT", tmp_path)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 0)
+    smoke = ROOT / "recipes" / "maze-smoke.toml"
+    with pytest.raises(SubstrateError, match="process 4711"):
+        rehearsal_command.rehearse.main(["--recipe", str(smoke)], standalone_mode=False)
+
+
+def test_the_base_is_not_made_anew_under_a_rehearsal(tmp_path, held):
+    base = tmp_path / ".rehearsal" / "shared" / "models" / warm.QUICK
+    base.mkdir(parents=True)
+    with pytest.raises(SubstrateError, match="process 4711"):
+        warm.renew(Folders(tmp_path), print)
+    assert base.is_dir()
+
+
+def make(root: Path, target: str) -> subprocess.CompletedProcess:
+    (root / "scripts").mkdir(exist_ok=True)
+    for name in ("Makefile", "scripts/require_idle.sh", "scripts/environment.sh"):
+        shutil.copy(ROOT / name, root / name)
+    return subprocess.run(["make", target], cwd=root, capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("target", ["clean", ".venv/.complete"])
+def test_make_removes_nothing_under_a_rehearsal(tmp_path, held, target):
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    refused = make(tmp_path, target)
+    assert refused.returncode != 0
+    assert "process 4711" in refused.stderr
+    assert "make stop" in refused.stderr
+    assert (tmp_path / ".venv").is_dir()
+
+
+def test_make_clean_cleans_where_none_runs(tmp_path):
+    (tmp_path / ".rehearsal").mkdir()
+    (tmp_path / ".rehearsal" / "lock").write_text("4711")
+    assert make(tmp_path, "clean").returncode == 0
+    assert not (tmp_path / ".rehearsal").exists()
+
+
 def test_a_second_rehearsal_names_the_first(tmp_path):
     holder = (tmp_path / "lock").open("w+")
     fcntl.flock(holder, fcntl.LOCK_EX)
@@ -102,8 +165,8 @@ def test_stop_ends_the_holder_and_waits_until_it_let_go(tmp_path):
     code = (
         "import sys, time, pathlib\n"
         "from rehearsal import preflight\n"
-        "from rehearsal.command import _interruptible\n"
-        "with preflight.only_one(pathlib.Path(sys.argv[1])), _interruptible():\n"
+        "from rehearsal.interrupts import interruptible\n"
+        "with preflight.only_one(pathlib.Path(sys.argv[1])), interruptible():\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -120,6 +183,36 @@ def test_stop_ends_the_holder_and_waits_until_it_let_go(tmp_path):
         assert not preflight.is_running(tmp_path)
     finally:
         holder.kill()
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_a_rehearsal_in_order_unless_nohup_keeps_it(tmp_path, ignored):
+    """Also what it still prints while it cleans up must not end it half-way."""
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "from rehearsal.interrupts import interruptible, uninterrupted\n"
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
+        "with interruptible():\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(1)\n"
+        "        pathlib.Path(sys.argv[1]).write_text('kept on')\n"
+        "    except KeyboardInterrupt:\n"
+        "        with uninterrupted():\n"
+        "            print('cleaning', flush=True)\n"
+        "            pathlib.Path(sys.argv[1]).write_text('cleaned')\n"
+    )
+    said = tmp_path / "said"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", code, str(said)])
+    heard = b""
+    while not heard.endswith(b"ready\r\n"):
+        heard += os.read(terminal, 100)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert said.read_text() == ("kept on" if ignored else "cleaned")
 
 
 def test_a_path_with_a_space_is_refused_before_ray_chokes_on_it(tmp_path):
@@ -198,6 +291,66 @@ def test_run_folders_are_on_the_shared_file_system(tmp_path):
     folders.prepare()
     (folders.runs / "one").mkdir()
     assert (folders.shared / "runs" / "one").is_dir()
+
+
+def test_a_link_that_an_earlier_place_of_the_checkout_left_is_made_again(tmp_path):
+    folders = Folders(tmp_path)
+    folders.shared.mkdir(parents=True)
+    link = folders.shared / "runs"
+    link.symlink_to("/nowhere/runs")
+    folders.prepare()
+    assert link.resolve() == folders.runs
+    link.unlink()
+    link.mkdir()
+    with pytest.raises(SubstrateError, match="is no link"):
+        folders.prepare()
+
+
+def test_the_emulated_aws_has_the_region_and_account_of_the_environment(tmp_path, monkeypatch):
+    for part in (substrate.EmulatedAws, substrate.KubeStandIn):
+        monkeypatch.setattr(part, "start", lambda self: None)
+        monkeypatch.setattr(part, "stop", lambda self: None)
+    elsewhere = settings.load(
+        "paper",
+        {
+            "region": "eu-central-1",
+            "network.zones": ["eu-central-1a", "eu-central-1b"],
+            "account": "210987654321",
+        },
+    )
+    folders = Folders(tmp_path)
+    folders.prepare()
+    with substrate.running(folders, elsewhere, None) as parts:
+        env = parts.aws.env
+    assert (env["CDK_DEFAULT_REGION"], env["CDK_DEFAULT_ACCOUNT"]) == ("eu-central-1", "210987654321")
+
+
+def test_a_settings_file_is_found_from_wherever_the_command_was_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settings.absolute("mine.toml") == str(tmp_path / "mine.toml")
+    assert settings.absolute("paper") == "paper"
+
+
+def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypatch):
+    model = "maze:" + "x" * 60
+    r = SimpleNamespace(
+        substrate=SimpleNamespace(
+            aws=SimpleNamespace(
+                env={"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "1" * 12}
+            ),
+            kube=SimpleNamespace(endpoint="https://127.0.0.1:2"),
+        ),
+        ray=SimpleNamespace(url="http://127.0.0.1:3"),
+        served_url="http://127.0.0.1:4",
+        served_model=model,
+        folders=Folders(Path("/somewhere/" + "y" * 60)),
+    )
+    monkeypatch.setattr(signal, "pause", lambda: time.sleep(0.05))
+    out = io.StringIO()
+    assert 0.05 <= rehearsal_command._keep(r, Console(file=out, width=20)) < 5
+    lines = out.getvalue().splitlines()
+    assert any(line.endswith(model) for line in lines)
+    assert any(str(r.folders.shell) in line for line in lines)
 
 
 def test_run_ids_are_plain_names():
