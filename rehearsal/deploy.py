@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +41,8 @@ class Event:
 
 
 OnEvent = Callable[[Event], None]
+Watch = Callable[[], None]
+"""Called while the CLI runs; raises when waiting has no use any more. The CLI itself retries for a minute."""
 
 _SETTINGS = {
     "CI": "true",
@@ -62,6 +67,12 @@ _STEPS = (
 _NOISE = ("Source Location", "(no user code in", "CloudTrail delivery", "Failed resources:")
 _LONGEST_CAUSE = 12
 """Lines of the CLI's own explanation that go into an error."""
+_WATCH_EVERY_S = 0.5
+_END_S = 5
+
+
+def _nothing() -> None:
+    """Watches nothing."""
 
 
 def assembly_args(assembly: Path) -> list[str]:
@@ -74,16 +85,18 @@ def synth(env: Mapping[str, str], app_args: Sequence[str], assembly: Path, on_ev
     _run("synth", ["synth", "--quiet", "--output", str(assembly), *app_args], env, on_event)
 
 
-def bootstrap(env: Mapping[str, str], on_event: OnEvent) -> None:
+def bootstrap(env: Mapping[str, str], on_event: OnEvent, watch: Watch = _nothing) -> None:
     """Make the CDK's own roles and bucket in the account and region of `env`."""
     target = f"aws://{env['CDK_DEFAULT_ACCOUNT']}/{env['CDK_DEFAULT_REGION']}"
-    _run("bootstrap", ["bootstrap", target, "--app", ""], env, on_event)
+    _run("bootstrap", ["bootstrap", target, "--app", ""], env, on_event, watch)
 
 
-def deploy(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> None:
+def deploy(
+    env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent, watch: Watch = _nothing
+) -> None:
     """Deploy all stacks. A failing stack is rolled back by CloudFormation and raises SubstrateError."""
     command = ["deploy", "--all", "--require-approval", "never", "--progress", "events"]
-    _run("deploy", [*command, "--concurrency", str(CONCURRENCY), *app_args], env, on_event)
+    _run("deploy", [*command, "--concurrency", str(CONCURRENCY), *app_args], env, on_event, watch)
 
 
 def diff(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> tuple[str, ...]:
@@ -100,13 +113,17 @@ def diff(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> 
     return tuple(dict.fromkeys(changed))
 
 
-def destroy(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> None:
+def destroy(
+    env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent, watch: Watch = _nothing
+) -> None:
     """Destroy all stacks, dependents first."""
     command = ["destroy", "--all", "--force", "--progress", "events", "--concurrency", str(CONCURRENCY)]
-    _run("destroy", [*command, *app_args], env, on_event)
+    _run("destroy", [*command, *app_args], env, on_event, watch)
 
 
-def _run(stage: str, arguments: list[str], env: Mapping[str, str], on_event: OnEvent) -> list[str]:
+def _run(
+    stage: str, arguments: list[str], env: Mapping[str, str], on_event: OnEvent, watch: Watch = _nothing
+) -> list[str]:
     began = time.monotonic()
     on_event(Event(stage, "started"))
     process = subprocess.Popen(
@@ -122,7 +139,7 @@ def _run(stage: str, arguments: list[str], env: Mapping[str, str], on_event: OnE
     )
     lines: list[str] = []
     try:
-        for line in process.stdout or ():
+        for line in _lines(process, watch):
             lines.append(line.rstrip())
             event = _parse(stage, lines[-1], time.monotonic() - began)
             if event is not None:
@@ -137,6 +154,30 @@ def _run(stage: str, arguments: list[str], env: Mapping[str, str], on_event: OnE
         raise SubstrateError(f"cdk {stage} failed: {_cause(lines)}", _remedy(stage, lines))
     on_event(Event(stage, "done", seconds=seconds))
     return lines
+
+
+def _lines(process: subprocess.Popen[str], watch: Watch) -> Iterator[str]:
+    """What the process prints until it closes its output, with `watch` called in between."""
+    printed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            printed.put(line)
+        printed.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    watched = time.monotonic()
+    while True:
+        if time.monotonic() - watched >= _WATCH_EVERY_S:
+            watch()
+            watched = time.monotonic()
+        try:
+            line = printed.get(timeout=_WATCH_EVERY_S)
+        except queue.Empty:
+            continue
+        if line is None:
+            return
+        yield line
 
 
 def _cdk() -> Path:
@@ -197,14 +238,10 @@ def _remedy(stage: str, lines: Sequence[str]) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    for number, patience_s in ((signal.SIGINT, 5), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience_s)
-            return
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """Ask the CLI to end, then kill what is left of it and of its children."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(_END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(_END_S)

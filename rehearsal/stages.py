@@ -95,13 +95,13 @@ class Rehearsal:
 
 def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
     """Synthesize once, bootstrap meanwhile, deploy every stack with the cdk CLI, then read its outputs."""
-    env, show = r.substrate.aws.env, _show_cdk(stage)
+    env, show, watch = r.substrate.aws.env, _show_cdk(stage), r.substrate.require_alive
     shutil.rmtree(r.assembly, ignore_errors=True)
     with ThreadPoolExecutor(1) as beside:
-        bootstrapped = beside.submit(deploy.bootstrap, env, show)
+        bootstrapped = beside.submit(deploy.bootstrap, env, show, watch)
         deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show)
         bootstrapped.result()
-    deploy.deploy(env, deploy.assembly_args(r.assembly), show)
+    deploy.deploy(env, deploy.assembly_args(r.assembly), show, watch)
     r.deployed = outputs.read(r.session, r.environment)
     stage.note = f"{len(list(r.assembly.glob('*.template.json')))} stacks"
 
@@ -316,7 +316,8 @@ def serve_down(r: Rehearsal, stage: Stage) -> None:
 
 def tear_down(r: Rehearsal, stage: Stage) -> None:
     """Destroy every stack and look for anything that is left."""
-    deploy.destroy(r.substrate.aws.env, deploy.assembly_args(r.assembly), _show_cdk(stage))
+    env, app_args = r.substrate.aws.env, deploy.assembly_args(r.assembly)
+    deploy.destroy(env, app_args, _show_cdk(stage), r.substrate.require_alive)
     left = residue.sweep(r.session, r.environment)
     if left:
         names = "; ".join(f"{item.kind} {item.identifier}" for item in left)

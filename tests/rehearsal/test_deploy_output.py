@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rehearsal import deploy
@@ -91,3 +93,22 @@ def test_diff_names_the_stacks_that_would_change(tmp_path: Path, monkeypatch: py
     _pretend_cdk(tmp_path, "cat said.txt")
     monkeypatch.setattr(deploy, "ROOT", tmp_path)
     assert deploy.diff({}, [], lambda event: None) == ("two",)
+
+
+def test_what_is_watched_ends_the_command_line_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The CLI would retry for a minute against an AWS that is gone, and its children with it."""
+    _pretend_cdk(tmp_path, "sleep 60 & echo $! > child; echo working; sleep 60")
+    monkeypatch.setattr(deploy, "ROOT", tmp_path)
+
+    def gone() -> None:
+        raise SubstrateError("the emulated AWS ended")
+
+    began = time.monotonic()
+    with pytest.raises(SubstrateError, match="the emulated AWS ended"):
+        deploy.deploy({}, [], lambda event: None, gone)
+    assert time.monotonic() - began < 15
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
