@@ -148,6 +148,11 @@ class Recipe(Section):
             )
         if self.rollout.engines > ranks:
             raise ValueError(f"rollout.engines = {self.rollout.engines} is more than the {ranks} GPUs")
+        if self.rollout.engine == "skyrl-servers" and self.rollout.engines != ranks:
+            raise ValueError(
+                f"rollout.engines = {self.rollout.engines}: SkyRL's own servers run one on each GPU that "
+                f"trains; set it to {ranks}, or rollout.engine to 'in-process'"
+            )
         if self.rollout.max_input_tokens + self.rollout.max_new_tokens > self.rollout.max_model_len_tokens:
             raise ValueError(
                 "rollout.max_input_tokens + max_new_tokens exceeds max_model_len_tokens = "

@@ -27,7 +27,7 @@ def overrides(
         "trainer.placement.ref_num_nodes": top.worker_nodes,
         "trainer.placement.ref_num_gpus_per_node": top.gpus_per_node,
         "trainer.placement.critic_num_gpus_per_node": top.gpus_per_node,
-        "generator.inference_engine.num_engines": top.ranks,
+        "generator.inference_engine.num_engines": top.ranks,  # SkyRL asks for this, also where it starts none
         "generator.inference_engine.tensor_parallel_size": 1,
         "generator.inference_engine.model_dtype": recipe.policy.dtype,
         "generator.inference_engine.gpu_memory_utilization": rollout.gpu_memory_utilization,
