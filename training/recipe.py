@@ -106,6 +106,35 @@ class Checkpoints(Section):
     keep: int = Field(ge=1)
 
 
+class Gate(Section):
+    """What a candidate has to show to pass (`skypod gate`), fixed before the run starts. All are shares.
+
+    Tests are two-sided at `alpha` and intervals have the level 1 - alpha, both corrected for the number of
+    candidates that saw the split; the ends of intervals decide, not the estimates.
+    """
+
+    split: Literal["test", "test-512"] = Field(
+        default="test-512", description="sealed split on which base, incumbent and candidate are paired"
+    )
+    alpha: float = Field(default=0.05, gt=0, le=0.2)
+    min_solve_rate: float = Field(
+        default=0.9, ge=0, lt=1, description="the solve rate's exact interval has to begin here or above"
+    )
+    min_gain: float = Field(
+        default=0.0, ge=0, lt=1, description="the interval of candidate - base has to begin above this"
+    )
+    max_incumbent_drop: float = Field(
+        default=0.03, ge=0, lt=1, description="the interval of candidate - incumbent must not begin lower"
+    )
+    max_lost_share: float = Field(
+        default=0.05, ge=0, le=1, description="of the tasks that base or incumbent solved"
+    )
+    max_ood_drop: float = Field(
+        default=0.1, ge=0, lt=1, description="the interval of candidate - base on ood must not begin lower"
+    )
+    min_format_rate: float = Field(default=0.95, ge=0, le=1, description="turns that are an action")
+
+
 class Recipe(Section):
     """One training run, resolved. `seed` drives weights of the adapter, data order and sampling."""
 
@@ -119,6 +148,7 @@ class Recipe(Section):
     optimization: Optimization
     evaluation: Evaluation
     checkpoints: Checkpoints
+    gate: Gate = Gate()
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
