@@ -1,5 +1,6 @@
 """Training as a Ray job: submitted once, owned by the cluster, followed from anywhere."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -114,30 +115,88 @@ def follow(
     poll_s: float = 1.0,
 ) -> Outcome:
     """Report every event from the start of the job until it ends. Stopping to follow leaves the job alone."""
+    from aiohttp import ClientError
+
     client = _client(endpoint)
-    seen = lost = 0
+    told = _Told(on_event)
+    lost = 0
     while True:
+        heard = told.heard
         try:
-            status = str(client.get_job_status(submission_id).value)
-            log = client.get_job_logs(submission_id)
-        except (OSError, RuntimeError) as error:
-            lost += 1
+            return asyncio.run(_watch(client, submission_id, told, poll_s))
+        except _ListenerError as error:
+            raise error.__cause__ from None
+        except (OSError, RuntimeError, ClientError) as error:
+            lost = 0 if told.heard > heard else lost + 1
             if lost == _LOST_TRIES:
                 raise SubstrateError(
                     f"the Ray dashboard at {endpoint.url} stopped answering: {error}",
                     "the head or its node is gone; follow the run again when the cluster is back",
                 ) from error
             time.sleep(poll_s)
-            continue
-        lost = 0
-        lines = log.split("\n")
-        for event in parse(lines[seen:-1]):
-            on_event(event)
-        seen = len(lines) - 1
+
+
+class _ListenerError(Exception):
+    """What the listener raised, kept apart from what the connection raises."""
+
+
+class _Told:
+    """Reports each event of a log once, also when the log is read again from its start."""
+
+    def __init__(self, on_event: Callable[[Event], None]):
+        self.heard = 0
+        """Pieces of log that came, to see whether a connection was of any use."""
+        self._on_event = on_event
+        self._told = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """What is fed next is the beginning of the log."""
+        self._passed = 0
+        self._unfinished = ""
+
+    def feed(self, piece: str) -> None:
+        self.heard += 1
+        *lines, self._unfinished = (self._unfinished + piece).split("\n")
+        for event in parse(lines):
+            self._passed += 1
+            if self._passed > self._told:
+                self._told = self._passed
+                try:
+                    self._on_event(event)
+                except Exception as error:
+                    raise _ListenerError from error
+
+
+async def _watch(client: Any, submission_id: str, told: _Told, poll_s: float) -> Outcome:
+    """Follow the log over one connection until the job has ended.
+
+    The whole log is asked for once, at the end: it also holds what the connection did not bring any more.
+    Raises what the client raises, and RuntimeError when the connection ends before the job.
+    """
+    told.restart()
+    tail = asyncio.create_task(_tail(client, submission_id, told))
+    while True:
+        await asyncio.wait({tail}, timeout=poll_s)
+        status = str(client.get_job_status(submission_id).value)
         if status in ENDED:
-            info = client.get_job_info(submission_id)
-            return Outcome(status, info.message or "", log)
-        time.sleep(poll_s)
+            break
+        if tail.done():
+            tail.result()
+            raise RuntimeError(f"the log of job {submission_id} broke off while it was {status}")
+    tail.cancel()
+    (ending,) = await asyncio.gather(tail, return_exceptions=True)
+    if isinstance(ending, _ListenerError):
+        raise ending
+    log = client.get_job_logs(submission_id)
+    told.restart()
+    told.feed(log)
+    return Outcome(status, client.get_job_info(submission_id).message or "", log)
+
+
+async def _tail(client: Any, submission_id: str, told: _Told) -> None:
+    async for piece in client.tail_job_logs(submission_id):
+        told.feed(piece)
 
 
 def stop(endpoint: Endpoint, submission_id: str, timeout_s: float = 30) -> None:

@@ -45,7 +45,7 @@ def test_an_absent_recipe_lists_those_there_are():
         ("optimization.steps", "two", r"optimization.steps = 'two'"),
         ("data.train_mazes", 4, "less than one step of 12 mazes"),
         ("rollout.engines", 7, "more than the 6 GPUs"),
-        ("rollout.engine", "skyrl-servers", r"rollout.engines = 2: .* set it to 6"),
+        ("rollout.engine", "skyrl-servers", r"rollout.engines = 1: .* set it to 6"),
         ("rollout.max_model_len_tokens", 512, "exceeds max_model_len_tokens = 512"),
         ("optimization.mazes_per_step", 13, "not a multiple of mini_batch_mazes = 6"),
         (
