@@ -145,7 +145,10 @@ def dashboard(api: client.ApiClient, namespace: str, name: str) -> Endpoint:
     except ApiException as error:
         if error.status != 404:
             raise
-        raise SubstrateError(f"no RayCluster {namespace}/{name}", "create it: skypod cluster up") from error
+        raise SubstrateError(
+            f"no RayCluster {namespace}/{name}",
+            f"name one that there is with --cluster: kubectl -n {namespace} get rayclusters",
+        ) from error
     status = cluster.get("status") or {}
     address = (status.get("head") or {}).get("serviceIP")
     port = (status.get("endpoints") or {}).get("dashboard")

@@ -52,7 +52,7 @@ def read(run_dir: Path) -> dict[str, Any]:
     """Raises DataError when there is no manifest."""
     path = run_dir / MANIFEST
     if not path.is_file():
-        raise DataError(f"{run_dir} holds no {MANIFEST}", "name a folder that `skypod train submit` made")
+        raise DataError(f"{run_dir} holds no {MANIFEST}", "name the folder of a run, below runs/")
     return read_json(path)
 
 

@@ -1,0 +1,65 @@
+"""Every command that an error or a page tells a reader to call is one that there is."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from cdk_app.command import cli
+from tests.test_imports import OURS, ROOT, modules
+
+NO_COMMANDS = {"skypod evaluation 1"}
+"""Strings that begin like a command and are none."""
+_SKYPOD = re.compile(r"(?<![\w@./:-])skypod ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+_MAKE = re.compile(r"`make ([a-z][a-z-]*)[^`]*`")
+_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.S)
+
+
+def strings(path: Path) -> Iterator[str]:
+    """What a module may print: its strings without docstrings, each f-string as one."""
+    tree = ast.parse(path.read_text())
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare | parts:
+            yield node.value
+
+
+def mentions() -> Iterator[tuple[str, str]]:
+    """(file, text) of all that a reader may take for a command."""
+    for path in [path for package in OURS for path in modules(package)]:
+        yield from ((str(path.relative_to(ROOT)), text) for text in strings(path) if text not in NO_COMMANDS)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        yield from ((str(path.relative_to(ROOT)), code) for code in _CODE.findall(path.read_text()))
+
+
+def exists(name: str, argument: str | None) -> bool:
+    """Whether `skypod name` is a command and, where that is a group, `argument` one of its own."""
+    found = cli.get_command(click.Context(cli), name)
+    if isinstance(found, click.Group) and argument:
+        return argument in found.commands
+    return found is not None
+
+
+def test_every_skypod_command_that_is_named_exists():
+    named = [(file, *match.groups()) for file, text in mentions() for match in _SKYPOD.finditer(text)]
+    assert any(name == "train" for _, name, _ in named)
+    assert [each for each in named if not exists(*each[1:])] == []
+
+
+def test_every_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {(file, target) for file, text in mentions() for target in _MAKE.findall(text)}
+    assert any(target == "stop" for _, target in named)
+    assert [each for each in sorted(named) if each[1] not in targets] == []
+
+
+def test_a_command_that_is_none_is_found():
+    assert exists("train", "follow")
+    assert not exists("train", "submit")
+    assert not exists("cluster", "up")
+    assert _SKYPOD.findall("create it: skypod cluster up") == [("cluster", "up")]
