@@ -17,8 +17,8 @@ def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> tuple[f
     if not 0 <= successes <= trials or not 0 < level < 1:
         raise ValueError(f"no interval for {successes} of {trials} at level {level}")
     tail = (1 - level) / 2
-    low = 0.0 if successes == 0 else _beta_quantile(tail, successes, trials - successes + 1)
-    high = 1.0 if successes == trials else _beta_quantile(1 - tail, successes + 1, trials - successes)
+    low = 0.0 if successes == 0 else beta_quantile(tail, successes, trials - successes + 1)
+    high = 1.0 if successes == trials else beta_quantile(1 - tail, successes + 1, trials - successes)
     return low, high
 
 
@@ -89,7 +89,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
         raise ValueError(f"no interval of the mean for {len(values)} values at level {level}")
     freedom = len(values) - 1
     # P(|T| > t) is the incomplete beta function of freedom / (freedom + t^2).
-    share = _beta_quantile(1 - level, freedom / 2, 0.5)
+    share = beta_quantile(1 - level, freedom / 2, 0.5)
     half = math.sqrt(freedom * (1 - share) / share) * stdev(values) / math.sqrt(len(values))
     return fmean(values) - half, fmean(values) + half
 
@@ -128,7 +128,7 @@ def _away_from_zero(value: float) -> float:
     return value if abs(value) > _TINY else _TINY
 
 
-def _beta_quantile(probability: float, a: float, b: float) -> float:
+def beta_quantile(probability: float, a: float, b: float) -> float:
     """Where `beta_cdf` reaches the probability."""
     return _bisect(0.0, 1.0, lambda x: beta_cdf(x, a, b) >= probability)
 
