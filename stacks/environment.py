@@ -3,6 +3,8 @@
 `cdk_app.settings.load` reads them from TOML; units are in the names, ranges in the fields.
 """
 
+import re
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from typing import Annotated, Literal, Self
 
@@ -13,6 +15,10 @@ from training.toml_settings import Section
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
 LUSTRE_FIRST_STEP_GIB = 1200
 LUSTRE_STEP_GIB = 2400
+# What a VPC may be made of and nobody else routes (RFC 1918).
+_PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+# Their owners would meet ours there: Kubernetes itself, and the namespaces of the charts.
+_TAKEN_NAMESPACES = ("default", "kuberay-operator", "hyperpod-observability", "aws-hyperpod")
 
 
 def _between(low: int, high: int) -> AfterValidator:
@@ -26,6 +32,14 @@ def _between(low: int, high: int) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _distinct[T](values: Sequence[T]) -> Sequence[T]:
+    """A list in which AWS refuses to find anything twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} is named twice; name each once")
+    return values
+
+
 class Network(Section):
     """One VPC. HyperPod and Lustre share the first zone: neither EFA nor Lustre should cross zones."""
 
@@ -34,13 +48,28 @@ class Network(Section):
     control_plane_prefix_bits: Annotated[int, _between(22, 28)] = 24
     node_prefix_bits: Annotated[int, _between(18, 22)] = 18
 
+    @field_validator("zones")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> Sequence[str]:
+        return _distinct(value)
+
     @model_validator(mode="after")
     def _room_for_all(self) -> Self:
-        least = IPv4Network(self.cidr).prefixlen + 2
+        vpc = IPv4Network(self.cidr)
+        least = vpc.prefixlen + 2
         if self.node_prefix_bits < least:
             raise ValueError(
                 f"node_prefix_bits = {self.node_prefix_bits} leaves no room for the other subnets in "
                 f"{self.cidr}; it must be from {least} to 22"
+            )
+        # Each zone has a public and a control-plane subnet; the nodes take the last block of the VPC.
+        room = vpc.num_addresses - 2 ** (32 - self.node_prefix_bits)
+        fits = [bits for bits in range(22, 29) if 2 * len(self.zones) * 2 ** (32 - bits) <= room]
+        if self.control_plane_prefix_bits not in fits:
+            raise ValueError(
+                f"control_plane_prefix_bits = {self.control_plane_prefix_bits}: {2 * len(self.zones)} such "
+                f"subnets and the nodes' /{self.node_prefix_bits} do not fit into {self.cidr}; "
+                f"it must be from {fits[0]} to 28"
             )
         return self
 
@@ -48,8 +77,10 @@ class Network(Section):
     @classmethod
     def _private_block(cls, value: str) -> str:
         network = IPv4Network(value)
-        if not network.is_private or not 16 <= network.prefixlen <= 20:
-            raise ValueError("must be a private IPv4 block from /16 to /20")
+        if not 16 <= network.prefixlen <= 20 or not any(network.subnet_of(block) for block in _PRIVATE):
+            raise ValueError(
+                "must be a private block (10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16) from /16 to /20"
+            )
         return value
 
 
@@ -79,7 +110,8 @@ class Eks(Section):
     @classmethod
     def _blocks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for block in value:
-            IPv4Network(block)
+            if any(IPv4Network(block).subnet_of(private) for private in _PRIVATE):
+                raise ValueError(f"{block} is private, and EKS takes public blocks only: it is behind NAT")
         return value
 
 
@@ -87,7 +119,7 @@ class InstanceGroup(Section):
     """One HyperPod instance group; `gpus` is the number that each node of the type has."""
 
     instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
-    count: Annotated[int, _between(0, 64)]
+    count: Annotated[int, _between(1, 64)]
     gpus: Annotated[int, _between(0, 8)] = 0
     extra_volume_gib: Annotated[int, _between(100, 16_384)] = 500
 
@@ -114,6 +146,15 @@ class PodResources(Section):
     cpus: Annotated[int, _between(1, 192)]
     memory_gib: Annotated[int, _between(1, 2_048)]
     shared_memory_gib: Annotated[int, _between(1, 1_024)] = 16
+
+    @model_validator(mode="after")
+    def _shared_is_part(self) -> Self:
+        if self.shared_memory_gib >= self.memory_gib:
+            raise ValueError(
+                f"shared_memory_gib = {self.shared_memory_gib} counts against memory_gib = {self.memory_gib} "
+                "and must be less"
+            )
+        return self
 
 
 class Ray(Section):
@@ -160,6 +201,11 @@ class Guardrails(Section):
         tuple[Annotated[int, _between(1, 1_000)], ...], Field(min_length=1, max_length=5)
     ] = (50, 80, 100)
 
+    @field_validator("alert_at_percent")
+    @classmethod
+    def _each_once(cls, value: tuple[int, ...]) -> Sequence[int]:
+        return _distinct(value)
+
 
 class Serving(Section):
     """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes."""
@@ -179,7 +225,8 @@ class Environment(Section):
     `account` may stay out: synth then uses the caller's account, or 123456789012 without credentials.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{1,15}$")]
+    # ECR takes no hyphen at the end of a name or beside another.
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", min_length=2, max_length=16)]
     region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = "us-west-2"
     account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
     namespace: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")] = "skypod"
@@ -194,9 +241,40 @@ class Environment(Section):
     guardrails: Guardrails = Guardrails()
     serving: Serving = Serving()
 
+    @field_validator("region")
+    @classmethod
+    def _commercial(cls, value: str) -> str:
+        if value.startswith(("cn-", "us-gov-", "us-iso", "eu-isoe-")):
+            raise ValueError(
+                "is in another partition, whose ARNs our policies do not name; choose another region"
+            )
+        return value
+
+    @field_validator("namespace")
+    @classmethod
+    def _own_namespace(cls, value: str) -> str:
+        if value.startswith("kube-") or value in _TAKEN_NAMESPACES:
+            raise ValueError("belongs to Kubernetes or to a chart; choose a name of its own")
+        return value
+
     @model_validator(mode="after")
     def _zones_in_region(self) -> Self:
         for zone in self.network.zones:
-            if not zone.startswith(self.region):
-                raise ValueError(f"network.zones: {zone!r} is not a zone of region {self.region!r}")
+            if not re.fullmatch(f"{re.escape(self.region)}[a-z]", zone):
+                raise ValueError(
+                    f"network.zones: {zone!r} is not an availability zone of region {self.region!r}, "
+                    f"which are named like '{self.region}a'"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_fit(self) -> Self:
+        group, serving = self.hyperpod.gpu, self.serving
+        room = group.count * (group.gpus // serving.gpus_per_replica)
+        if serving.replicas > room:
+            raise ValueError(
+                f"serving.replicas = {serving.replicas} with gpus_per_replica = {serving.gpus_per_replica}: "
+                f"{group.count} nodes with {group.gpus} GPUs have room for {room}; "
+                "lower them, or raise hyperpod.gpu"
+            )
         return self
