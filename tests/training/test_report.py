@@ -13,7 +13,7 @@ from training.errors import DataError
 from training.evaluate import paired, read_records, summarize
 from training.mazes import Maze
 from training.render import draw, image_data_url
-from training.report import charts, page, pictures
+from training.report import charts, html, pictures
 from training.report.run import read
 
 VOID = {"meta", "img", "br"}
@@ -258,4 +258,4 @@ def test_small_values_are_written_as_powers(value, text):
     ("seconds", "text"), [(0.03, "30 ms"), (8.24, "8.2 s"), (125, "2 min 05 s"), (3780, "1 h 03 min")]
 )
 def test_seconds_are_written_as_people_say_them(seconds, text):
-    assert page._seconds(seconds) == text
+    assert html.seconds(seconds) == text

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from training.files import write_atomic
-from training.report import charts, pictures
+from training.report import charts, html, pictures
 from training.report.run import Played, Run, read
 
 NAME = "report.html"
@@ -51,7 +49,7 @@ def write(run_dir: Path) -> Path:
 def render(run: Run) -> str:
     """The page of a run: HTML with everything inside it."""
     cells = _cells(run)
-    return _template().render(
+    return html.template("report.html.j2").render(
         run=run,
         name=run.manifest.get("run", run.folder.name),
         rows=[Row(_NAMES[label], run.evaluations[label]) for label in _NAMES if label in run.evaluations],
@@ -67,19 +65,6 @@ def render(run: Run) -> str:
         lineage=_lineage(run.manifest),
         miniature=any(attempt.get("backend") == "cpu" for attempt in run.manifest.get("attempts", [])),
     )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("training", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": _percent, "power": charts.power, "seconds": _seconds, "short": _short}
-    return environment.get_template("report.html.j2")
 
 
 def _cells(run: Run) -> list[pictures.Cell]:
@@ -179,22 +164,3 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
             yield from _flat(f"{name} {key}", part)
     else:
         yield name, "" if value is None else str(value)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
-
-
-def _seconds(seconds: float) -> str:
-    """Seconds as a person says them: 30 ms, 8.2 s, 2 min 05 s, 1 h 03 min."""
-    if seconds < 0.1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _short(text: str) -> str:
-    """A digest cut to what a person compares; the page holds the whole in a tooltip."""
-    return text[:16] + "…" if len(text) == 64 and set(text) <= set("0123456789abcdef") else text
