@@ -34,7 +34,6 @@ from training.evaluate import (
 )
 from training.files import read_json, write_json
 from training.jobs import Endpoint
-from training.mazes import Maze
 from training.recipe import Recipe
 
 CLUSTER = "skypod"
@@ -252,9 +251,9 @@ def prove_effect(r: Rehearsal, stage: Stage) -> None:
 
     references = probe.read_references(r.run_dir / "canaries.json")
     keys = {reference.key for reference in references}
-    mazes = [Maze.from_json(record.maze) for record in _trainer_records(r) if record.key in keys]
+    tasks = [record.replay().task for record in _trainer_records(r) if record.key in keys]
     with _served(r, MODEL_ID) as base, _served(r, r.served_model) as adapter:
-        found = probe.run(base, adapter, opening(mazes, _settings(r)), references)
+        found = probe.run(base, adapter, opening(tasks, _settings(r)), references)
     write_json(r.run_dir / "probe.json", found.to_json())
     lineage.update(r.run_dir, probe=found.to_json())
     found.require()
@@ -269,9 +268,9 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
     def report(progress: Progress) -> None:
         stage.advance(progress.finished, progress.total, f"{progress.solved} solved")
 
-    mazes = [Maze.from_json(record.maze) for record in trainer]
+    tasks = [record.replay().task for record in trainer]
     with _served(r, r.served_model) as policy:
-        served = play(policy, mazes, _settings(r), report, path)
+        served = play(policy, tasks, _settings(r), report, path)
     summary = summarize(served).to_json()
     write_json(path.with_suffix(".summary.json"), summary)
     lineage.record_evaluation(r.run_dir, "served", path, {"split": "test", **summary})
@@ -293,8 +292,8 @@ def _trainer_records(r: Rehearsal) -> list[EvaluationRecord]:
 def _settings(r: Rehearsal) -> EvaluationSettings:
     env = r.recipe.environment
     return EvaluationSettings(
+        env.make(),
         max_turns=env.max_turns,
-        squares_per_move=env.squares_per_move,
         reward=env.reward,
         policy=r.adapter_name,
     )

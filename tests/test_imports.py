@@ -14,7 +14,7 @@ SERVING_MAY = {
     "training.lineage",
     "training.evaluate",
     "training.mazes",
-    "training.episode",
+    "training.environments",
     "training.render",
     "training.files",
 }

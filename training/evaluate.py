@@ -1,8 +1,8 @@
-"""Plays mazes against any policy, keeps a record of every episode, and says what the records show.
+"""Plays tasks against any policy, keeps a record of every episode, and says what the records show.
 
 A policy is anything with `act`: the engine inside the trainer, a server over HTTP, a script. All live
 episodes go through it one turn at a time. Records are appended to a JSON-lines file as episodes end, so an
-evaluation that dies continues where it was, with no maze counted twice or lost.
+evaluation that dies continues where it was, with no task counted twice or lost.
 """
 
 import hashlib
@@ -15,11 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from training import reward as rewards
-from training.episode import Episode, EpisodeResult, optimal_turns
+from training.environments import Environment, EpisodeResult, Game, Observation, Task, named
 from training.errors import ConfigError, DataError, SubstrateError
-from training.mazes import Maze
 from training.protocol import strip_end
-from training.render import RenderStyle, image_data_url
+from training.render import image_data_url
 from training.statistics import clopper_pearson, mcnemar_exact
 
 __all__ = [
@@ -46,22 +45,25 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Turn:
-    """One past turn: the picture shown, uint8 [height, width, 3], and the answer given to it."""
+    """One past turn: the picture shown, uint8 [height, width, 3], the answer given, the words shown."""
 
     image: np.ndarray
     answer: str
+    text: str = ""
 
 
 @dataclass
 class Conversation:
     """What a policy is asked: the past turns of one episode, oldest first, and the picture of now.
 
-    `key` names the episode (maze digest and sample), so that sampling can be seeded by (key, turn).
+    `key` names the episode (task digest and sample), so that sampling can be seeded by (key, turn). `text`
+    are the words shown with the picture of now, "" where there are none.
     """
 
     key: str
     image: np.ndarray
     turns: list[Turn] = field(default_factory=list)
+    text: str = ""
 
     @property
     def images(self) -> list[np.ndarray]:
@@ -74,14 +76,19 @@ class Conversation:
         return [turn.answer for turn in self.turns]
 
     def messages(self) -> list[dict[str, Any]]:
-        """In the chat format: a picture from the user, an answer, ..., the picture of now."""
+        """In the chat format: words and picture from the user, an answer, ..., those of now."""
         chat: list[dict[str, Any]] = []
-        for image, answer in zip(self.images, [*self.answers, None], strict=True):
-            part = {"type": "image_url", "image_url": {"url": image_data_url(image)}}
-            chat.append({"role": "user", "content": [part]})
-            if answer is not None:
-                chat.append({"role": "assistant", "content": answer})
-        return chat
+        for turn in self.turns:
+            chat.append(user_message(Observation(turn.image, turn.text)))
+            chat.append({"role": "assistant", "content": turn.answer})
+        return [*chat, user_message(Observation(self.image, self.text))]
+
+
+def user_message(observation: Observation) -> dict[str, Any]:
+    """An observation in the chat format: its words, where it has any, and its picture."""
+    words = [{"type": "text", "text": observation.text}] if observation.text else []
+    picture = {"type": "image_url", "image_url": {"url": image_data_url(observation.image)}}
+    return {"role": "user", "content": [*words, picture]}
 
 
 class Policy(Protocol):
@@ -94,15 +101,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How the mazes are played. `policy` names the candidate (a digest, best of all) and is recorded.
+    """How the tasks are played. `policy` names the candidate (a digest, best of all) and is recorded.
 
-    `batch` limits the episodes that are live at once (None: all); `samples` is episodes per maze.
+    `batch` limits the episodes that are live at once (None: all); `samples` is episodes per task.
     """
 
+    environment: Environment
     max_turns: int
-    squares_per_move: int = 1
     reward: str = rewards.DEFAULT
-    style: RenderStyle = field(default_factory=RenderStyle)
     policy: str = ""
     samples: int = 1
     batch: int | None = None
@@ -114,7 +120,8 @@ class EvaluationSettings:
     @property
     def digest(self) -> str:
         """Names what makes records comparable: all but the number of samples and the batch."""
-        parts = asdict(self) | {"samples": None, "batch": None}
+        parts = asdict(self) | {"environment": self.environment.name, "samples": None, "batch": None}
+        parts["options"] = self.environment.options
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -122,18 +129,20 @@ class EvaluationSettings:
 class EvaluationRecord:
     """One finished episode: one line of the records file.
 
-    `maze` is as `Maze.to_json`; `digest` and `canonical` are its digests; `settings` is the digest of the
-    EvaluationSettings; the rest is as in EpisodeResult.
+    `task` is as `Task.to_json`, `digest` and `canonical` are its digests; `environment` and `options` name
+    what it was played in; `settings` is the digest of the EvaluationSettings; the rest is as in
+    EpisodeResult.
     """
 
     digest: str
     canonical: str
-    maze: dict[str, Any]
+    task: dict[str, Any]
+    environment: str
+    options: dict[str, Any]
     sample: int
     policy: str
     settings: str
     max_turns: int
-    squares_per_move: int
     reward: str
     solved: bool
     score: float
@@ -152,6 +161,12 @@ class EvaluationRecord:
     def solvable(self) -> bool:
         """Whether the turns allowed were enough for an oracle."""
         return self.optimal_turns <= self.max_turns
+
+    def replay(self) -> Game:
+        """The game at its start, for going through `actions`. DataError when the task is none."""
+        environment = named(self.environment, **self.options)
+        task = environment.load(self.task)
+        return Game(environment, task, self.max_turns, self.reward, replay=True)
 
     def to_line(self) -> str:
         """The record as one line of JSON, newline included."""
@@ -181,7 +196,7 @@ class Progress:
 class Summary:
     """What records show. All rates are shares (0 to 1) and `solve_rate` comes from `solved` alone.
 
-    `low` and `high` bound the solve rate (exact, 95 %). `ceiling` is the share of mazes that an oracle solves
+    `low` and `high` bound the solve rate (exact, 95 %). `ceiling` is the share of tasks that an oracle solves
     within the turns allowed. `format_rate` is the share of all turns that were actions. `turns_over_optimal`
     is the mean of turns divided by optimal turns over solved episodes, None when none is solved.
     `records_digest` names the records, whatever their order in the file.
@@ -209,7 +224,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two evaluations of the same mazes: solved by both, only after, only before, by neither."""
+    """Two evaluations of the same tasks: solved by both, only after, only before, by neither."""
 
     both: int
     won: int
@@ -220,74 +235,70 @@ class Paired:
 
 def play(
     policy: Policy,
-    mazes: Sequence[Maze],
+    tasks: Sequence[Task],
     settings: EvaluationSettings,
     on_progress: Callable[[Progress], None] | None = None,
     records_path: Path | None = None,
 ) -> list[EvaluationRecord]:
-    """Plays every maze and returns the records in the order of `mazes` (and samples).
+    """Plays every task and returns the records in the order of `tasks` (and samples).
 
     With `records_path`, episodes that the file already holds are not played again, and each new record is
-    appended as its episode ends. Raises DataError when a maze is given twice or the file is of another
+    appended as its episode ends. Raises DataError when a task is given twice or the file is of another
     evaluation; what the policy raises passes through, with nothing recorded so far lost.
     """
-    if len({maze.digest for maze in mazes}) != len(mazes):
+    if len({task.digest for task in tasks}) != len(tasks):
         raise DataError(
-            f"{len(mazes)} mazes hold duplicates", "play every maze once; use samples for repeats"
+            f"{len(tasks)} tasks hold duplicates", "play every task once; use samples for repeats"
         )
-    tasks = {_key(maze.digest, sample): maze for maze in mazes for sample in range(settings.samples)}
-    found = _resume(records_path, settings, tasks) if records_path else {}
-    waiting = [key for key in tasks if key not in found][::-1]
-    live: list[tuple[Conversation, Episode]] = []
+    episodes = {_key(task.digest, sample): task for task in tasks for sample in range(settings.samples)}
+    found = _resume(records_path, settings, episodes) if records_path else {}
+    waiting = [key for key in episodes if key not in found][::-1]
+    live: list[tuple[Conversation, Game]] = []
     answered = 0
     while waiting or live:
         while waiting and (settings.batch is None or len(live) < settings.batch):
             key = waiting.pop()
-            episode = Episode(
-                tasks[key], settings.max_turns, settings.squares_per_move, settings.style, settings.reward
-            )
-            live.append((Conversation(key, episode.observation()), episode))
+            game = Game(settings.environment, episodes[key], settings.max_turns, settings.reward)
+            live.append((_conversation(key, game), game))
         answers = policy.act([conversation for conversation, _ in live])
         if len(answers) != len(live) or not all(isinstance(answer, str) for answer in answers):
             raise SubstrateError(
                 f"the policy gave {len(answers)} answers to {len(live)} conversations, or not all are texts",
                 "a policy must answer each conversation once, in order; an empty answer is an empty text",
             )
-        for (conversation, episode), answer in zip(live, answers, strict=True):
-            if episode.act(answer).done:
-                record = _record(conversation.key, episode, settings)
+        for (conversation, game), answer in zip(live, answers, strict=True):
+            if game.act(answer).done:
+                record = _record(conversation.key, game, settings)
                 found[conversation.key] = record
                 if records_path:
                     with records_path.open("a", encoding="utf-8") as file:
                         file.write(record.to_line())
             else:
-                conversation.turns.append(Turn(conversation.image, strip_end(answer)))
-                conversation.image = episode.observation()
+                conversation.turns.append(Turn(conversation.image, strip_end(answer), conversation.text))
+                shown = game.observation()
+                conversation.image, conversation.text = shown.image, shown.text
         answered += len(live)
-        live = [(conversation, episode) for conversation, episode in live if not episode.done]
+        live = [(conversation, game) for conversation, game in live if not game.done]
         if on_progress:
-            on_progress(Progress(len(found), len(tasks), sum(r.solved for r in found.values()), answered))
-    return [found[key] for key in tasks]
+            on_progress(Progress(len(found), len(episodes), sum(r.solved for r in found.values()), answered))
+    return [found[key] for key in episodes]
 
 
-def opening(mazes: Sequence[Maze], settings: EvaluationSettings) -> list[Conversation]:
-    """The first question of each maze, as `play` would ask it: canaries for comparing two engines."""
+def opening(tasks: Sequence[Task], settings: EvaluationSettings) -> list[Conversation]:
+    """The first question of each task, as `play` would ask it: canaries for comparing two engines."""
     return [
-        Conversation(
-            _key(maze.digest, 0),
-            Episode(maze, settings.max_turns, settings.squares_per_move, settings.style).observation(),
-        )
-        for maze in mazes
+        _conversation(_key(task.digest, 0), Game(settings.environment, task, settings.max_turns))
+        for task in tasks
     ]
 
 
 def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None) -> Summary:
     """What the records of one evaluation show. DataError when they are none, mixed or double.
 
-    `ceiling`, when given, must be that of the mazes played: a summary of half an evaluation is refused.
+    `ceiling`, when given, must be that of the tasks played: a summary of half an evaluation is refused.
     """
     if not records:
-        raise DataError("there are no records to summarize", "play the mazes first")
+        raise DataError("there are no records to summarize", "play the split first")
     if len({record.settings for record in records}) > 1:
         raise DataError("records of several policies or settings are mixed", "summarize them apart")
     if len({record.key for record in records}) != len(records):
@@ -297,7 +308,7 @@ def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None)
     if ceiling is not None and abs(ceiling - solvable / n) > 1e-9:
         raise DataError(
             f"the ceiling given is {ceiling:.4f}, that of the records is {solvable / n:.4f}",
-            "the records are not of the mazes and turns meant; finish or repeat the evaluation",
+            "the records are not of the tasks and turns meant; finish or repeat the evaluation",
         )
     low, high = clopper_pearson(solved, n, LEVEL)
     ratios = [record.turns / record.optimal_turns for record in records if record.solved]
@@ -320,24 +331,27 @@ def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None)
     )
 
 
-def ceiling(mazes: Iterable[Maze], max_turns: int, squares_per_move: int = 1) -> float:
-    """Share of mazes that an oracle solves within `max_turns`, the stop included: no policy can do better."""
-    enough = [optimal_turns(maze, squares_per_move) <= max_turns for maze in mazes]
+def ceiling(environment: Environment, tasks: Iterable[Task], max_turns: int) -> float:
+    """Share of tasks that an oracle solves within `max_turns`: no policy can do better."""
+    enough = [environment.optimal_turns(task) <= max_turns for task in tasks]
     if not enough:
-        raise DataError("there are no mazes to take a ceiling of", "name a split that has rows")
+        raise DataError("there are no tasks to take a ceiling of", "name a split that has rows")
     return sum(enough) / len(enough)
 
 
 def paired(before: Sequence[EvaluationRecord], after: Sequence[EvaluationRecord]) -> Paired:
-    """Compares two evaluations maze by maze; the p-value is McNemar's, exact and two-sided.
+    """Compares two evaluations task by task; the p-value is McNemar's, exact and two-sided.
 
-    DataError unless both played the same episodes with the same turns and moves.
+    DataError unless both played the same episodes in the same environment and turns.
     """
     first, second = ({record.key: record for record in records} for records in (before, after))
-    rules = {(record.max_turns, record.squares_per_move) for record in (*before, *after)}
+    rules = {
+        (record.environment, record.max_turns, json.dumps(record.options, sort_keys=True))
+        for record in (*before, *after)
+    }
     if first.keys() != second.keys() or not first or len(rules) > 1:
         raise DataError(
-            f"evaluations of {len(first)} and {len(second)} episodes are not of the same mazes and rules",
+            f"evaluations of {len(first)} and {len(second)} episodes are not of the same tasks and rules",
             "play both policies on the same split with the same settings",
         )
     counts = {(a, b): 0 for a in (True, False) for b in (True, False)}
@@ -360,7 +374,7 @@ def read_records(path: Path) -> list[EvaluationRecord]:
             raise DataError(f"{path.name} line {number} is no record: {error}", "evaluate again") from None
         if wrong := _not_replayed(record):
             raise DataError(
-                f"{path.name} line {number}: the actions on maze {record.digest} do not lead to the "
+                f"{path.name} line {number}: the actions on task {record.digest} do not lead to the "
                 f"{', '.join(wrong)} stated",
                 "the file was changed; evaluate again",
             )
@@ -373,8 +387,8 @@ def records_digest(records: Iterable[EvaluationRecord]) -> str:
     return hashlib.sha256("".join(sorted(record.to_line() for record in records)).encode()).hexdigest()
 
 
-def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Maze]) -> dict[str, EvaluationRecord]:
-    """The records that a file has for these tasks; cuts off an unfinished last line."""
+def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Task]) -> dict[str, EvaluationRecord]:
+    """The records that a file has for these episodes; cuts off an unfinished last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         return {}
@@ -384,7 +398,7 @@ def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Maze]) ->
     if len(found) != len(records) or strangers or any(r.settings != settings.digest for r in records):
         raise DataError(
             f"{path.name} holds records of another evaluation "
-            f"({len(records)} records, {len(strangers)} of other mazes, "
+            f"({len(records)} records, {len(strangers)} of other tasks, "
             f"settings {sorted({r.settings for r in records})}; this one has {settings.digest})",
             "use another label, or move the file away",
         )
@@ -394,34 +408,38 @@ def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Maze]) ->
     return found
 
 
-def _record(key: str, episode: Episode, settings: EvaluationSettings) -> EvaluationRecord:
-    result = asdict(episode.result())
+def _conversation(key: str, game: Game) -> Conversation:
+    shown = game.observation()
+    return Conversation(key, shown.image, text=shown.text)
+
+
+def _record(key: str, game: Game, settings: EvaluationSettings) -> EvaluationRecord:
     return EvaluationRecord(
-        digest=episode.maze.digest,
-        canonical=episode.maze.canonical_digest,
-        maze=episode.maze.to_json(),
+        digest=game.task.digest,
+        canonical=game.task.canonical_digest,
+        task=game.task.to_json(),
+        environment=settings.environment.name,
+        options=settings.environment.options,
         sample=int(key.rpartition("/")[2]),
         policy=settings.policy,
         settings=settings.digest,
         max_turns=settings.max_turns,
-        squares_per_move=settings.squares_per_move,
         reward=settings.reward,
-        **result,
+        **asdict(game.result()),
     )
 
 
 def _not_replayed(record: EvaluationRecord) -> list[str]:
     """The fields of a record that playing its actions again does not give."""
-    maze = Maze.from_json(record.maze)
-    episode = Episode(maze, record.max_turns, record.squares_per_move, reward=record.reward)
+    game = record.replay()
     for action in record.actions:
-        if episode.done:
+        if game.done:
             return ["actions"]
-        episode.act(action)
-    if not episode.done:
+        game.act(action)
+    if not game.done:
         return ["actions"]
     stated = asdict(record)
-    found = asdict(episode.result()) | {"digest": maze.digest, "canonical": maze.canonical_digest}
+    found = asdict(game.result()) | {"digest": game.task.digest, "canonical": game.task.canonical_digest}
     return sorted(name for name, value in found.items() if name != "malformed" and stated[name] != value)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from operator import itemgetter
@@ -30,13 +30,15 @@ REMEDY = "use mazes that training.mazes made, or repair the data file"
 class Maze:
     """One task: where the walls are, where the agent starts and where it has to stop.
 
-    `rows` holds one string of '#' (wall) and '.' (floor) per row. Raises DataError when the grid is not a
-    maze of cells with a closed border, or when no path leads from start to goal.
+    `rows` holds one string of '#' (wall) and '.' (floor) per row; `palette` (of training.render.PALETTES)
+    says how it is to be shown and is part of no digest. Raises DataError when the grid is not a maze of cells
+    with a closed border, or when no path leads from start to goal.
     """
 
     rows: tuple[str, ...]
     start: Square
     goal: Square
+    palette: str = "visgym"
 
     def __post_init__(self) -> None:
         height, width = self.shape
@@ -127,11 +129,17 @@ class Maze:
         text = "".join(pick(self._marked()))
         start, goal = (divmod(text.index(mark), width) for mark in "SG")
         plain = text.replace("S", FLOOR).replace("G", FLOOR)
-        return Maze(tuple(plain[row * width : (row + 1) * width] for row in range(height)), start, goal)
+        rows = tuple(plain[row * width : (row + 1) * width] for row in range(height))
+        return replace(self, rows=rows, start=start, goal=goal)
 
     def to_json(self) -> dict[str, Any]:
-        """{"grid": [row, ...], "start": [row, column], "goal": [row, column]}: what `from_json` reads."""
-        return {"grid": list(self.rows), "start": list(self.start), "goal": list(self.goal)}
+        """{"grid": [row, ...], "start": [row, column], "goal": ..., "palette"}: what `from_json` reads."""
+        return {
+            "grid": list(self.rows),
+            "start": list(self.start),
+            "goal": list(self.goal),
+            "palette": self.palette,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Maze":
@@ -142,7 +150,8 @@ class Maze:
         grid = data["grid"]
         if not isinstance(grid, Sequence) or not all(isinstance(row, str) for row in grid):
             raise DataError(f"a maze grid must be a list of strings, found {grid!r:.80}", REMEDY)
-        maze = cls(tuple(grid), _square(data["start"], "start"), _square(data["goal"], "goal"))
+        ends = (_square(data[name], name) for name in ("start", "goal"))
+        maze = cls(tuple(grid), *ends, data.get("palette", cls.palette))
         if data.get("moves", maze.moves) != maze.moves:
             raise DataError(f"maze {maze.digest} says {data['moves']} moves, but has {maze.moves}", REMEDY)
         return maze

@@ -1,4 +1,4 @@
-"""A run folder, ready to be submitted: resolved recipe, mazes of every split, and the manifest."""
+"""A run folder, ready to be submitted: resolved recipe, tasks of every split, and the manifest."""
 
 import shutil
 from pathlib import Path
@@ -6,14 +6,13 @@ from pathlib import Path
 from training import lineage, recipe, splits
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
-from training.mazes import Maze
 from training.recipe import Recipe
 
 
 def prepare(
     chosen: Recipe, run_dir: Path, *, base_dir: Path, image: str, source: Path | None = None
 ) -> dict[str, float]:
-    """Write the run folder; returns the horizon ceiling of each split (share of mazes solvable in time).
+    """Write the run folder; returns the horizon ceiling of each split (share of tasks solvable in time).
 
     Raises ConfigError when the run exists already, DataError when there is no base model; then nothing is
     left behind.
@@ -37,8 +36,9 @@ def prepare(
 
 
 def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path | None) -> dict[str, float]:
-    env = chosen.environment
+    environment, max_turns = chosen.environment.make(), chosen.environment.max_turns
     built = splits.build(
+        environment,
         chosen.data.seed,
         splits.Sizes(
             train=chosen.data.train_mazes,
@@ -46,13 +46,12 @@ def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path
             test_512=chosen.data.test_512_mazes,
             ood=chosen.data.ood_mazes,
         ),
-        max_moves=(env.max_turns - 1) * env.squares_per_move,
+        max_turns=max_turns,
     )
     digests, ceilings = {}, {}
     for name, rows in built:
         digests[name] = splits.write(folder / "data" / f"{name}.jsonl", rows)
-        mazes = [Maze.from_json(row["maze"]) for row in rows]
-        ceilings[name] = ceiling(mazes, env.max_turns, env.squares_per_move)
+        ceilings[name] = ceiling(environment, map(splits.row_task, rows), max_turns)
     recipe.write_resolved(chosen, folder / "recipe.json")
     if source is not None:
         shutil.copyfile(source, folder / "recipe.toml")

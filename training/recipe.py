@@ -11,7 +11,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training import toml_settings
+from training import environments, toml_settings
+from training.errors import ConfigError
 from training.toml_settings import Section
 
 
@@ -43,11 +44,24 @@ class Policy(Section):
 
 
 class Environment(Section):
-    """The maze task as the policy meets it."""
+    """The kind of task, by its name in training.environments with its options, and how it is played."""
 
-    squares_per_move: Literal[1, 2] = 1
-    max_turns: int = Field(ge=2, le=100)
+    name: str = "maze"
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    max_turns: int = Field(ge=1, le=100)
     reward: str = "solve-format-v1"
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        try:
+            self.make()
+        except ConfigError as error:
+            raise ValueError(f"{error.problem}; {error.remedy}") from None
+        return self
+
+    def make(self) -> environments.Environment:
+        """The environment itself."""
+        return environments.named(self.name, **self.options)
 
 
 class Data(Section):

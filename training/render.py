@@ -37,12 +37,15 @@ PALETTES: dict[str, Palette] = {
 
 @dataclass(frozen=True)
 class RenderStyle:
-    """How a maze is drawn. Sides are `cell_px` per cell, filled up with wall to `side_multiple` pixels."""
+    """How a maze is drawn. Sides are `cell_px` per cell, filled up with wall to `side_multiple` pixels.
+
+    Qwen3-VL takes sides that are multiples of 32 as they are; it rescales all others, and smears the tiles.
+    """
 
     cell_px: int = 16
     wall_px: int = 2
     palette: Palette = field(default_factory=Palette)
-    side_multiple: int = 16
+    side_multiple: int = 32
 
     def __post_init__(self) -> None:
         if self.cell_px < 8 or not 1 <= self.wall_px <= self.cell_px // 6:
@@ -51,7 +54,7 @@ class RenderStyle:
                 "use cells of at least 8 px and walls of 1 px to a sixth of a cell",
             )
         if self.side_multiple < 1:
-            raise ConfigError(f"side_multiple = {self.side_multiple} is below 1", "use 16 or 32")
+            raise ConfigError(f"side_multiple = {self.side_multiple} is below 1", "use 32")
 
     @classmethod
     def named(cls, palette: str, **sizes: int) -> "RenderStyle":

@@ -1,9 +1,9 @@
-"""Train, dev, test and out-of-distribution mazes: disjoint up to symmetry, replayable, named by content.
+"""Train, dev, test and out-of-distribution tasks: disjoint up to symmetry, replayable, named by content.
 
 The evaluation splits never change: they do not depend on the seed of a run, so runs can be compared and
 whatever trains anything (warm start included) can keep clear of them through `quarantine`. Only the
-training mazes are drawn from the run's seed. Disjoint means here: no two splits share a grid, up to the 8
-symmetries of the square, wherever start and goal are. That is stricter than sharing no task.
+training tasks are drawn from the run's seed. Disjoint means here: no two splits share a layout (a maze's
+grid), up to the 8 symmetries of the square, whatever is asked of it. That is stricter than sharing no task.
 """
 
 import hashlib
@@ -15,21 +15,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from training.environments import Environment, Task, named
+from training.environments.base import BIGGER, MIRRORED, PLAIN, RECOLOURED
 from training.errors import ConfigError, DataError
 from training.files import write_atomic
-from training.mazes import Maze, generate, published
 
 Row = dict[str, Any]
 
 EVALUATION_SEED = "skypod evaluation 1"
-MIRROR = 1
+TEST = 64
 LARGEST = {"dev": 256, "test_512": 512, "ood": 192}
 REJECTED_IN_A_ROW = 2000
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each split. The published test always has its 64; `ood` is a third each of three variants."""
+    """Rows of each split. The test always has its 64; `ood` is a third each of three variants."""
 
     train: int
     dev: int = 128
@@ -39,10 +40,10 @@ class Sizes:
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
             if not 0 <= getattr(self, name) <= largest:
-                raise ConfigError(f"{name} split of {getattr(self, name)} mazes", f"use 0 to {largest}")
+                raise ConfigError(f"{name} split of {getattr(self, name)} tasks", f"use 0 to {largest}")
         if self.train < 0 or self.ood % 3:
             raise ConfigError(
-                f"splits of train = {self.train}, ood = {self.ood} mazes",
+                f"splits of train = {self.train}, ood = {self.ood} tasks",
                 "train cannot be negative, and ood must be a multiple of 3",
             )
 
@@ -51,9 +52,8 @@ class Sizes:
 class Splits:
     """The rows of every split.
 
-    A row is {"maze": as `Maze.to_json`, "digest", "canonical" (task up to symmetry), "split", "moves"
-    (shortest path in squares), "variant", "palette" (of training.render.PALETTES), "origin"}. `origin` is the
-    seed string of the draw, or says which published maze it is.
+    A row is {"environment": its name, "task": as `Task.to_json`, "digest", "canonical" (task up to symmetry),
+    "split", "variant", "origin"}. `origin` is the seed string of the draw, or names the published task.
     """
 
     train: tuple[Row, ...]
@@ -77,24 +77,22 @@ class Splits:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many rows of one split have a twin in another: the same task, the same grid, or up to symmetry."""
+    """How many rows of one split have a twin in another: the same task, layout, or layout up to symmetry."""
 
     exact: int
     same_layout: int
     same_up_to_symmetry: int
 
 
-def build(
-    seed: int, sizes: Sizes, *, cells: tuple[int, int] = (4, 4), max_moves: int | None = None
-) -> Splits:
+def build(environment: Environment, seed: int, sizes: Sizes, *, max_turns: int | None = None) -> Splits:
     """All splits of a run, checked for being disjoint.
 
-    `cells` and `max_moves` (longest shortest path, in squares) shape the training mazes only.
+    `max_turns` leaves out training tasks that no policy can solve in so many turns.
     """
-    pool = evaluation_pool()
+    pool = evaluation_pool(environment)
     third, ood = sizes.ood // 3, LARGEST["ood"] // 3
     splits = Splits(
-        train=draw_train(seed, sizes.train, cells=cells, max_moves=max_moves),
+        train=draw_train(environment, seed, sizes.train, max_turns=max_turns),
         dev=pool.dev[: sizes.dev],
         test=pool.test,
         test_512=pool.test_512[: sizes.test_512],
@@ -105,115 +103,114 @@ def build(
 
 
 @cache
-def evaluation_pool() -> Splits:
+def evaluation_pool(environment: Environment) -> Splits:
     """The evaluation splits at their largest, without training rows."""
+    taken: set[str] = set()
     test = tuple(
-        row_of(maze, "test", origin=f"visgym maze_2d/easy seed {seed}")
-        for seed, maze in enumerate(published("easy"))
+        row_of(environment, task, "test", origin=origin) for origin, task in environment.published()[:TEST]
     )
-    taken = {maze.canonical_layout_digest for maze in published("easy")}
-    test_512 = tuple(_draw(EVALUATION_SEED, "test-512", LARGEST["test_512"], taken=taken))
-    dev = tuple(_draw(EVALUATION_SEED, "dev", LARGEST["dev"], taken=taken))
+    taken |= {row_task(row).canonical_layout_digest for row in test}
+    draw = _Draw(environment, EVALUATION_SEED, taken=taken)
+    test = test or tuple(draw.rows("test", TEST))
+    test_512 = tuple(draw.rows("test-512", LARGEST["test_512"]))
+    dev = tuple(draw.rows("dev", LARGEST["dev"]))
     third = LARGEST["ood"] // 3
-    bigger = _draw(EVALUATION_SEED, "ood", third, taken=taken, cells=(5, 5), variant="bigger")
+    bigger = draw.rows("ood", third, variant=BIGGER)
     mirrored = (
-        row_of(maze.transformed(MIRROR), "ood", variant="mirrored", origin=f"mirror image of test {index}")
-        for index, maze in enumerate(published("easy")[:third])
+        row_of(
+            environment,
+            environment.mirrored(row_task(row)),
+            "ood",
+            variant=MIRRORED,
+            origin=f"mirror image of test {index}",
+        )
+        for index, row in enumerate(test[:third])
     )
-    recoloured = _draw(
-        EVALUATION_SEED, "ood", third, taken=taken, variant="recoloured", palette="dusk", first=third
-    )
+    recoloured = draw.rows("ood", third, variant=RECOLOURED, first=third)
     return Splits(train=(), dev=dev, test=test, test_512=test_512, ood=(*bigger, *mirrored, *recoloured))
 
 
 @cache
-def quarantine() -> frozenset[str]:
-    """`canonical_layout_digest` of every evaluation maze: nothing that trains may draw one of these."""
-    return frozenset(row_maze(row).canonical_layout_digest for _, rows in evaluation_pool() for row in rows)
+def quarantine(environment: Environment) -> frozenset[str]:
+    """`canonical_layout_digest` of every evaluation task: nothing that trains may draw one of these."""
+    pool = evaluation_pool(environment)
+    return frozenset(row_task(row).canonical_layout_digest for _, rows in pool for row in rows)
 
 
 def draw_train(
-    seed: int, count: int, *, epoch: int = 0, cells: tuple[int, int] = (4, 4), max_moves: int | None = None
+    environment: Environment, seed: int, count: int, *, epoch: int = 0, max_turns: int | None = None
 ) -> tuple[Row, ...]:
-    """`count` training rows, distinct up to symmetry and clear of the quarantine.
+    """`count` training rows, distinct up to symmetry, clear of the quarantine, solvable in `max_turns`.
 
     They are a function of (seed, epoch, row); a smaller count gives the first of them.
     """
-    return tuple(
-        _draw(
-            f"{seed} epoch {epoch}",
-            "train",
-            count,
-            quarantined=quarantine(),
-            cells=cells,
-            max_moves=max_moves,
-        )
+    draw = _Draw(
+        environment, f"{seed} epoch {epoch}", quarantined=quarantine(environment), max_turns=max_turns
     )
+    return tuple(draw.rows("train", count))
 
 
-def row_of(maze: Maze, split: str, *, origin: str, variant: str = "plain", palette: str = "visgym") -> Row:
-    """The row of a maze; see `Splits`."""
+def row_of(environment: Environment, task: Task, split: str, *, origin: str, variant: str = PLAIN) -> Row:
+    """The row of a task; see `Splits`."""
     return {
-        "maze": maze.to_json(),
-        "digest": maze.digest,
-        "canonical": maze.canonical_digest,
+        "environment": environment.name,
+        "task": task.to_json(),
+        "digest": task.digest,
+        "canonical": task.canonical_digest,
         "split": split,
-        "moves": maze.moves,
         "variant": variant,
-        "palette": palette,
         "origin": origin,
     }
 
 
-def row_maze(row: Row) -> Maze:
-    """The maze of a row, checked against the digests and the path length that the row states."""
-    maze = Maze.from_json(row["maze"])
-    for name, found in (
-        ("digest", maze.digest),
-        ("canonical", maze.canonical_digest),
-        ("moves", maze.moves),
-    ):
+def row_task(row: Row) -> Any:
+    """The task of a row, checked against the digests that the row states."""
+    try:
+        task = named(row["environment"]).load(row["task"])
+    except (KeyError, TypeError) as error:
+        raise DataError(f"a row of a split has no {error}", "build the splits again") from None
+    for name, found in (("digest", task.digest), ("canonical", task.canonical_digest)):
         if row.get(name) != found:
             raise DataError(
-                f"row of split {row.get('split')!r} states {name} {row.get(name)!r}, its maze has {found!r}",
+                f"row of split {row.get('split')!r} states {name} {row.get(name)!r}, its task has {found!r}",
                 "build the splits again",
             )
-    return maze
+    return task
 
 
-def replay(origin: str, cells: tuple[int, int] = (4, 4)) -> Maze:
-    """The maze that a drawn row came from, from its `origin`."""
-    return generate(random.Random(origin), cells)  # noqa: S311 (a replayable draw)
+def replay(environment: Environment, origin: str, variant: str = PLAIN) -> Any:
+    """The task that a drawn row came from, from its `origin`."""
+    return environment.draw(random.Random(origin), variant)  # noqa: S311 (a replayable draw)
 
 
 def overlap(rows: Iterable[Row], others: Iterable[Row]) -> Overlap:
     """How many of `rows` have a twin among `others`."""
-    mazes, twins = ([Maze.from_json(row["maze"]) for row in part] for part in (rows, others))
+    tasks, twins = ([row_task(row) for row in part] for part in (rows, others))
     counts = []
     for name in ("digest", "layout_digest", "canonical_layout_digest"):
-        known = {getattr(maze, name) for maze in twins}
-        counts.append(sum(getattr(maze, name) in known for maze in mazes))
+        known = {getattr(task, name) for task in twins}
+        counts.append(sum(getattr(task, name) in known for task in tasks))
     return Overlap(*counts)
 
 
 def check_disjoint(splits: Splits) -> None:
-    """DataError when a row is there twice, or two splits share a grid up to symmetry.
+    """DataError when a row is there twice, or two splits share a layout up to symmetry.
 
-    The mirrored rows of `ood` are twins of the published test on purpose, and of nothing else.
+    The mirrored rows of `ood` are twins of the test on purpose, and of nothing else.
     """
     owner: dict[str, tuple[str, str]] = {}
     for split, rows in splits:
         tasks: set[str] = set()
         for row in rows:
             if row["canonical"] in tasks:
-                raise DataError(f"maze {row['digest']} is twice in split {split}", "build the splits again")
+                raise DataError(f"task {row['digest']} is twice in split {split}", "build the splits again")
             tasks.add(row["canonical"])
-            layout = row_maze(row).canonical_layout_digest
+            layout = row_task(row).canonical_layout_digest
             other, digest = owner.setdefault(layout, (split, row["digest"]))
-            if other != split and not (row["variant"] == "mirrored" and other == "test"):
+            if other != split and not (row["variant"] == MIRRORED and other == "test"):
                 raise DataError(
-                    f"maze {row['digest']} of split {split} is maze {digest} of split {other} up to symmetry",
-                    "build the splits again; training mazes must keep clear of splits.quarantine()",
+                    f"task {row['digest']} of split {split} is task {digest} of split {other} up to symmetry",
+                    "build the splits again; training tasks must keep clear of splits.quarantine",
                 )
 
 
@@ -234,7 +231,7 @@ def write(path: Path, rows: Sequence[Row]) -> str:
 def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
     """Rows that `write` wrote. `digest` is the expected one, by default that of the file beside it.
 
-    Raises DataError when the file was changed, its digest is missing, or a row does not fit its maze.
+    Raises DataError when the file was changed, its digest is missing, or a row does not fit its task.
     """
     try:
         content = path.read_bytes()
@@ -251,44 +248,46 @@ def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
         )
     rows = tuple(json.loads(line) for line in content.splitlines())
     for row in rows:
-        row_maze(row)
+        row_task(row)
     return rows
 
 
-def _draw(
-    seed: str,
-    split: str,
-    count: int,
-    *,
-    quarantined: frozenset[str] = frozenset(),
-    taken: set[str] | None = None,
-    cells: tuple[int, int] = (4, 4),
-    max_moves: int | None = None,
-    variant: str = "plain",
-    palette: str = "visgym",
-    first: int = 0,
-) -> Iterator[Row]:
-    """Draws rows `first` on. `taken` (grids up to symmetry) is kept clear of and grows by the rows drawn."""
-    tasks: set[str] = set()
-    for index in range(first, first + count):
-        for attempt in range(REJECTED_IN_A_ROW):
-            origin = f"{seed} {split} {index} {attempt}"
-            maze = replay(origin, cells)
-            layout = maze.canonical_layout_digest
-            if layout in quarantined or (taken is not None and layout in taken):
-                continue
-            if maze.canonical_digest in tasks or (max_moves is not None and maze.moves > max_moves):
-                continue
-            break
-        else:
-            raise DataError(
-                f"no new maze of {cells} cells after {index - first} of {count} rows of {split}",
-                "ask for fewer rows, larger mazes or longer paths",
-            )
-        tasks.add(maze.canonical_digest)
-        if taken is not None:
-            taken.add(layout)
-        yield row_of(maze, split, origin=origin, variant=variant, palette=palette)
+@dataclass
+class _Draw:
+    """Draws rows of one seed. `taken` (layouts up to symmetry) is kept clear of, and grows by them."""
+
+    environment: Environment
+    seed: str
+    quarantined: frozenset[str] = frozenset()
+    taken: set[str] | None = None
+    max_turns: int | None = None
+
+    def rows(self, split: str, count: int, *, variant: str = PLAIN, first: int = 0) -> Iterator[Row]:
+        """`count` rows, numbered from `first`."""
+        tasks: set[str] = set()
+        for index in range(first, first + count):
+            for attempt in range(REJECTED_IN_A_ROW):
+                origin = f"{self.seed} {split} {index} {attempt}"
+                task = replay(self.environment, origin, variant)
+                if self._fits(task, tasks):
+                    break
+            else:
+                raise DataError(
+                    f"no new {variant} task after {index - first} of {count} rows of {split}",
+                    "ask for fewer rows, more turns, or an environment with more tasks",
+                )
+            tasks.add(task.canonical_digest)
+            if self.taken is not None:
+                self.taken.add(task.canonical_layout_digest)
+            yield row_of(self.environment, task, split, origin=origin, variant=variant)
+
+    def _fits(self, task: Task, tasks: set[str]) -> bool:
+        layout = task.canonical_layout_digest
+        if layout in self.quarantined or (self.taken is not None and layout in self.taken):
+            return False
+        if task.canonical_digest in tasks:
+            return False
+        return self.max_turns is None or self.environment.optimal_turns(task) <= self.max_turns
 
 
 def _lines(rows: Sequence[Row]) -> bytes:

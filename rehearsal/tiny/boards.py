@@ -10,8 +10,10 @@ import torch
 from rehearsal.tiny import atlas, fields
 from rehearsal.tiny.fields import Fields
 from training import splits
+from training.environments.maze import MazeEnvironment
 from training.render import RenderStyle
 
+ENVIRONMENT = MazeEnvironment(squares_per_move=2)
 MAX_TURNS = 10
 STYLE = RenderStyle()
 DEV_GAMES = 128
@@ -22,21 +24,21 @@ _EPOCHS = {"perception": -1, "habits": -2}
 def learning(stage: str, seed: int, count: int) -> tuple[Fields, str]:
     """`count` training mazes of a stage and the digest of their rows; none is an evaluation maze, up to
     symmetry."""
-    rows = splits.draw_train(seed, count, epoch=_EPOCHS[stage])
-    return fields.from_mazes([splits.row_maze(row) for row in rows]), splits.content_digest(rows)
+    rows = splits.draw_train(ENVIRONMENT, seed, count, epoch=_EPOCHS[stage])
+    return fields.from_mazes([splits.row_task(row) for row in rows]), splits.content_digest(rows)
 
 
 @cache
 def test() -> Fields:
     """The 64 published mazes."""
-    return fields.from_mazes([splits.row_maze(row) for row in splits.evaluation_pool().test])
+    return fields.from_mazes([splits.row_task(row) for row in splits.evaluation_pool(ENVIRONMENT).test])
 
 
 @cache
 def dev() -> Fields:
     """The first DEV_GAMES development mazes."""
-    rows = splits.evaluation_pool().dev[:DEV_GAMES]
-    return fields.from_mazes([splits.row_maze(row) for row in rows])
+    rows = splits.evaluation_pool(ENVIRONMENT).dev[:DEV_GAMES]
+    return fields.from_mazes([splits.row_task(row) for row in rows])
 
 
 def ceiling(board: Fields) -> float:

@@ -6,11 +6,12 @@ import pytest
 from serving.client import ChatPolicy
 from serving.endpoint import Endpoint, Retries
 from tests.serving.scripted_server import ScriptedServer, oracle
+from training.environments import named
 from training.errors import ConfigError, SubstrateError
 from training.evaluate import Conversation, EvaluationSettings, Turn, play, read_records, summarize
 from training.mazes import published
 
-SETTINGS = EvaluationSettings(max_turns=10, squares_per_move=2, policy="scripted")
+SETTINGS = EvaluationSettings(named("maze", squares_per_move=2), max_turns=10, policy="scripted")
 QUICK = Retries(attempts=4, first_wait_s=0.01)
 
 

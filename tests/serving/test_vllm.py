@@ -15,6 +15,7 @@ from serving import probe, tensors
 from serving.adapter import Adapter, package
 from serving.client import ChatPolicy
 from serving.endpoint import Endpoint
+from training.environments import named
 from training.errors import ConfigError, DataError
 from training.evaluate import Conversation, EvaluationSettings, play
 from training.mazes import published
@@ -138,7 +139,7 @@ def test_the_probe_refuses_other_weights_and_an_adapter_without_effect(url, fold
 
 def test_episodes_are_played_through_http_and_repeat_exactly(url, adapter):
     mazes = published("easy")[:6]
-    settings = EvaluationSettings(max_turns=10, squares_per_move=2, policy=adapter.name)
+    settings = EvaluationSettings(named("maze", squares_per_move=2), max_turns=10, policy=adapter.name)
     with ChatPolicy(url, adapter.name) as policy:
         first = play(policy, mazes, settings)
     with ChatPolicy(url, adapter.name, concurrency=2) as policy:

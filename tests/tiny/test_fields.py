@@ -6,7 +6,7 @@ import pytest
 from rehearsal.tiny import atlas, boards, demonstrators, fields
 from rehearsal.tiny.tokenizer import ACTION_TEXTS, STOP
 from training import mazes, render, splits
-from training.episode import Episode
+from training.environments import Game
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_oracle_solves_every_maze_in_the_fewest_turns(some_mazes, board):
     rng = np.random.default_rng(0)
     games = demonstrators.play(board, demonstrators.Habits(), noise=0.0, turns=16, rng=rng)
     for maze, wanted in zip(some_mazes, games.wanted, strict=True):
-        episode = Episode(maze, max_turns=16, squares_per_move=2)
+        episode = Game(boards.ENVIRONMENT, maze, max_turns=16)
         for action in wanted[wanted >= 0]:
             episode.act(ACTION_TEXTS[action])
         assert episode.solved
@@ -114,9 +114,9 @@ def test_habits_show_as_often_as_they_should(board):
 
 
 def test_the_warm_start_learns_from_no_evaluation_maze():
-    quarantined = splits.quarantine()
+    quarantined = splits.quarantine(boards.ENVIRONMENT)
     for stage in ("perception", "habits"):
         learned, _ = boards.learning(stage, 0, 300)
-        rows = splits.draw_train(0, 300, epoch=boards._EPOCHS[stage])
+        rows = splits.draw_train(boards.ENVIRONMENT, 0, 300, epoch=boards._EPOCHS[stage])
         assert len(learned) == 300
-        assert not {splits.row_maze(row).canonical_layout_digest for row in rows} & quarantined
+        assert not {splits.row_task(row).canonical_layout_digest for row in rows} & quarantined

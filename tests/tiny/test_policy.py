@@ -38,9 +38,9 @@ def stock_vision(monkeypatch):
 
 
 def pictures(board, cells):
-    rows = splits.evaluation_pool().test[: len(board)]
+    rows = splits.evaluation_pool(boards.ENVIRONMENT).test[: len(board)]
     squares = [(2 * (int(c) // 4) + 1, 2 * (int(c) % 4) + 1) for c in cells]
-    return [Image.fromarray(render.draw(splits.row_maze(r), s)) for r, s in zip(rows, squares, strict=True)]
+    return [Image.fromarray(render.draw(splits.row_task(r), s)) for r, s in zip(rows, squares, strict=True)]
 
 
 def stock_inputs(processor, images):

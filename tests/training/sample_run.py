@@ -63,7 +63,7 @@ class SampleRun:
         attempt = {"started": lineage.now(), "backend": "cpu", **lineage.environment()}
         lineage.append(run_dir, "attempts", attempt)
         self.mazes = {
-            split: [Maze.from_json(row["maze"]) for row in splits.read(run_dir / "data" / f"{split}.jsonl")]
+            split: [splits.row_task(row) for row in splits.read(run_dir / "data" / f"{split}.jsonl")]
             for split in ("train", "dev", "test")
         }
 
@@ -120,10 +120,8 @@ class SampleRun:
 
     def _play(self, mazes: list[Maze], clumsy: Clumsy, name: str) -> list[EvaluationRecord]:
         env = self.chosen.environment
-        settings = EvaluationSettings(
-            max_turns=env.max_turns, squares_per_move=env.squares_per_move, reward=env.reward, policy=name
-        )
-        return play(Scripted(mazes, clumsy, env.squares_per_move), mazes, settings)
+        settings = EvaluationSettings(env.make(), max_turns=env.max_turns, reward=env.reward, policy=name)
+        return play(Scripted(mazes, clumsy, env.options["squares_per_move"]), mazes, settings)
 
     def _took(self, stage: str, started: float) -> None:
         self.timings.append({"stage": stage, "seconds": round(time.perf_counter() - started, 3)})

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from training.environments import named
 from training.errors import ConfigError, DataError, SubstrateError
 from training.evaluate import (
     EvaluationSettings,
@@ -18,24 +19,31 @@ from training.protocol import ACTIONS, STOP
 from training.render import draw
 
 MAZES = published("easy")
-LAPTOP = EvaluationSettings(max_turns=10, squares_per_move=2, policy="p")
+SQUARES, CELLS = named("maze"), named("maze", squares_per_move=2)
+LAPTOP = EvaluationSettings(CELLS, max_turns=10, policy="p")
 
 
 def test_ceilings_of_the_published_mazes():
-    assert ceiling(MAZES, 15, 1) * 64 == 50
-    assert ceiling(MAZES, 17, 1) == 1.0
-    assert ceiling(MAZES, 8, 2) * 64 == 50
-    assert ceiling(MAZES, 10, 2) == 1.0
-    assert [ceiling(published("hard"), turns) * 64 for turns in (15, 18, 20, 30, 33)] == [0, 35, 35, 63, 64]
-    with pytest.raises(DataError, match="no mazes"):
-        ceiling([], 10)
+    assert ceiling(SQUARES, MAZES, 15) * 64 == 50
+    assert ceiling(SQUARES, MAZES, 17) == 1.0
+    assert ceiling(CELLS, MAZES, 8) * 64 == 50
+    assert ceiling(CELLS, MAZES, 10) == 1.0
+    assert [ceiling(SQUARES, published("hard"), turns) * 64 for turns in (15, 18, 20, 30, 33)] == [
+        0,
+        35,
+        35,
+        63,
+        64,
+    ]
+    with pytest.raises(DataError, match="no tasks"):
+        ceiling(SQUARES, [], 10)
 
 
 @pytest.mark.parametrize("batch", [None, 7, 1])
 def test_oracle_solves_everything_it_can(scripted, play_oracle, batch):
     policy = scripted(MAZES, play_oracle)
-    records = play(policy, MAZES, EvaluationSettings(10, 2, policy="oracle", batch=batch))
-    summary = summarize(records, ceiling(MAZES, 10, 2))
+    records = play(policy, MAZES, EvaluationSettings(CELLS, 10, policy="oracle", batch=batch))
+    summary = summarize(records, ceiling(CELLS, MAZES, 10))
     assert (summary.n, summary.solved, summary.solve_rate, summary.turns_over_optimal) == (64, 64, 1.0, 1.0)
     assert (summary.low, summary.high) == pytest.approx((0.944, 1.0), abs=5e-4)
     assert [record.digest for record in records] == [maze.digest for maze in MAZES]
@@ -44,8 +52,8 @@ def test_oracle_solves_everything_it_can(scripted, play_oracle, batch):
 
 
 def test_the_ceiling_bounds_the_oracle(scripted, play_oracle):
-    records = play(scripted(MAZES, play_oracle, squares=1), MAZES, EvaluationSettings(15, 1))
-    summary = summarize(records, ceiling(MAZES, 15, 1))
+    records = play(scripted(MAZES, play_oracle, squares=1), MAZES, EvaluationSettings(SQUARES, 15))
+    summary = summarize(records, ceiling(SQUARES, MAZES, 15))
     assert summary.solved == 50
     assert summary.solve_rate == summary.ceiling == 50 / 64
     assert summary.solve_rate_of_solvable == 1.0
@@ -85,7 +93,7 @@ def test_conversations_hold_the_whole_history():
             return [ACTIONS[0] + "<|im_end|>" for _ in conversations]
 
     maze = MAZES[0]
-    play(Watcher(), [maze], EvaluationSettings(3, 2))
+    play(Watcher(), [maze], EvaluationSettings(CELLS, 3))
     assert [(turns, images) for turns, images, _, _ in seen] == [(0, 1), (1, 2), (2, 3)]
     assert [answers for _, _, answers, _ in seen] == [[], [ACTIONS[0]], [ACTIONS[0]] * 2]
     assert (seen[0][3] == draw(maze, maze.start)).all()
@@ -109,7 +117,7 @@ class Dies:
 def test_an_evaluation_that_dies_continues_and_counts_every_maze_once(tmp_path, scripted, play_oracle):
     path = tmp_path / "evaluations" / "final.jsonl"
     whole = play(scripted(MAZES, play_oracle), MAZES, LAPTOP)
-    settings = EvaluationSettings(10, 2, policy="p", batch=9)
+    settings = EvaluationSettings(CELLS, 10, policy="p", batch=9)
     with pytest.raises(ConnectionError):
         play(Dies(scripted(MAZES, play_oracle), 20), MAZES, settings, records_path=path)
     kept = read_records(path)
@@ -133,12 +141,12 @@ def test_records_of_another_evaluation_are_not_continued(tmp_path, scripted, pla
     play(scripted(MAZES, play_oracle), MAZES, LAPTOP, records_path=path)
     policy = scripted([*MAZES, generate(0)], play_oracle)
     for other in (
-        EvaluationSettings(10, 2, policy="another"),
-        EvaluationSettings(9, 2, policy="p"),
+        EvaluationSettings(CELLS, 10, policy="another"),
+        EvaluationSettings(CELLS, 9, policy="p"),
     ):
         with pytest.raises(DataError, match="another evaluation"):
             play(policy, MAZES, other, records_path=path)
-    with pytest.raises(DataError, match="1 of other mazes"):
+    with pytest.raises(DataError, match="1 of other tasks"):
         play(policy, MAZES[1:], LAPTOP, records_path=path)
     assert len(play(policy, [*MAZES, generate(0)], LAPTOP, records_path=path)) == 65
 
@@ -169,9 +177,9 @@ def test_records_edited_by_hand_are_refused(tmp_path, scripted, old, new, messag
 
 
 def test_half_an_evaluation_or_a_mixed_one_is_not_summarized(scripted, play_oracle):
-    records = play(scripted(MAZES, play_oracle), MAZES, EvaluationSettings(8, 2))
+    records = play(scripted(MAZES, play_oracle), MAZES, EvaluationSettings(CELLS, 8))
     with pytest.raises(DataError, match="ceiling"):
-        summarize(records[:7], ceiling(MAZES, 8, 2))
+        summarize(records[:7], ceiling(CELLS, MAZES, 8))
     with pytest.raises(DataError, match="twice"):
         summarize([*records, records[0]])
     with pytest.raises(DataError, match="mixed"):
@@ -181,7 +189,7 @@ def test_half_an_evaluation_or_a_mixed_one_is_not_summarized(scripted, play_orac
 
 
 def test_samples_are_episodes_of_their_own(scripted, play_oracle):
-    records = play(scripted(MAZES, play_oracle), MAZES[:4], EvaluationSettings(10, 2, samples=3))
+    records = play(scripted(MAZES, play_oracle), MAZES[:4], EvaluationSettings(CELLS, 10, samples=3))
     assert [(r.digest, r.sample) for r in records] == [(m.digest, s) for m in MAZES[:4] for s in range(3)]
     assert summarize(records).n == 12
 
@@ -200,9 +208,9 @@ def test_bad_requests_are_refused(scripted, play_oracle):
     with pytest.raises(DataError, match="duplicates"):
         play(scripted(MAZES, play_oracle), [MAZES[0], MAZES[0]], LAPTOP)
     with pytest.raises(ConfigError, match="samples"):
-        EvaluationSettings(10, samples=0)
+        EvaluationSettings(SQUARES, 10, samples=0)
     with pytest.raises(ConfigError, match="batch"):
-        EvaluationSettings(10, batch=0)
+        EvaluationSettings(SQUARES, 10, batch=0)
 
 
 def test_pairs(scripted, play_oracle):
@@ -213,13 +221,13 @@ def test_pairs(scripted, play_oracle):
 
     before = play(scripted(MAZES, only(easy)), MAZES, LAPTOP)
     worse = {maze.digest for maze in MAZES[2:30]}
-    after = play(scripted(MAZES, only(worse)), MAZES, EvaluationSettings(10, 2, policy="q"))
+    after = play(scripted(MAZES, only(worse)), MAZES, EvaluationSettings(CELLS, 10, policy="q"))
     pairs = paired(before, after)
     assert (pairs.both, pairs.won, pairs.lost, pairs.neither) == (8, 20, 2, 34)
     assert pairs.p_value == pytest.approx(0.000121, rel=0.01)
-    with pytest.raises(DataError, match="not of the same mazes"):
+    with pytest.raises(DataError, match="not of the same tasks"):
         paired(before, after[1:])
-    other_rules = play(scripted(MAZES, play_oracle), MAZES, EvaluationSettings(12, 2))
+    other_rules = play(scripted(MAZES, play_oracle), MAZES, EvaluationSettings(CELLS, 12))
     with pytest.raises(DataError, match="rules"):
         paired(before, other_rules)
 

@@ -116,7 +116,7 @@ def test_a_film_shows_what_the_policy_saw_and_did(run_dir):
     records = read(run_dir).before.records
     solved = next(record for record in records if record.solved)
     frames = pictures.film(solved)
-    maze = Maze.from_json(solved.maze)
+    maze = Maze.from_json(solved.task)
     assert len(frames) == solved.turns
     assert frames[0].image == image_data_url(draw(maze, maze.start))
     assert frames[-1] == pictures.Frame(image_data_url(draw(maze, maze.goal)), "stop", "solved")

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from training.environments import named
 from training.errors import ConfigError, DataError
 from training.mazes import Maze, published
 from training.splits import (
@@ -18,15 +19,17 @@ from training.splits import (
     quarantine,
     read,
     replay,
-    row_maze,
     row_of,
+    row_task,
     write,
 )
+
+CELLS = named("maze", squares_per_move=2)
 
 
 @pytest.fixture(scope="module")
 def splits() -> Splits:
-    return build(7, Sizes(train=200))
+    return build(CELLS, 7, Sizes(train=200))
 
 
 def test_sizes_and_names(splits):
@@ -44,38 +47,38 @@ def test_sizes_and_names(splits):
 def test_no_two_splits_share_a_grid_up_to_symmetry(splits):
     parts = dict(splits)
     parts["ood"] = tuple(row for row in parts["ood"] if row["variant"] != "mirrored")
-    layouts = {name: {row_maze(row).canonical_layout_digest for row in rows} for name, rows in parts.items()}
+    layouts = {name: {row_task(row).canonical_layout_digest for row in rows} for name, rows in parts.items()}
     assert sum(map(len, layouts.values())) - len(set.union(*layouts.values())) == 0
-    assert all(row_maze(row).canonical_layout_digest not in quarantine() for row in splits.train)
+    assert all(row_task(row).canonical_layout_digest not in quarantine(CELLS) for row in splits.train)
 
 
 def test_the_test_is_the_published_set(splits):
-    assert tuple(row_maze(row) for row in splits.test) == published("easy")
+    assert tuple(row_task(row) for row in splits.test) == published("easy")
 
 
 def test_out_of_distribution_variants(splits):
     assert Counter(row["variant"] for row in splits.ood) == {"bigger": 64, "mirrored": 64, "recoloured": 64}
     for row in splits.ood:
-        maze = row_maze(row)
+        maze = row_task(row)
         assert maze.shape == ((11, 11) if row["variant"] == "bigger" else (9, 9))
-        assert row["palette"] == ("dusk" if row["variant"] == "recoloured" else "visgym")
-    mirrored = [row_maze(row).transformed(1) for row in splits.ood if row["variant"] == "mirrored"]
+        assert maze.palette == ("dusk" if row["variant"] == "recoloured" else "visgym")
+    mirrored = [row_task(row).transformed(1) for row in splits.ood if row["variant"] == "mirrored"]
     assert tuple(mirrored) == published("easy")
 
 
 def test_rows_replay_from_their_origin(splits):
     for row in (*splits.train[:50], *splits.dev[:50], *splits.test_512[:50]):
-        assert replay(row["origin"]) == row_maze(row)
+        assert replay(CELLS, row["origin"]) == row_task(row)
     bigger = next(row for row in splits.ood if row["variant"] == "bigger")
-    assert replay(bigger["origin"], (5, 5)) == row_maze(bigger)
+    assert replay(CELLS, bigger["origin"], "bigger") == row_task(bigger)
 
 
 def test_training_rows_follow_from_seed_epoch_and_row():
-    rows = draw_train(3, 40)
-    assert draw_train(3, 25) == rows[:25]
-    assert build(3, Sizes(train=40)).train == rows
+    rows = draw_train(CELLS, 3, 40)
+    assert draw_train(CELLS, 3, 25) == rows[:25]
+    assert build(CELLS, 3, Sizes(train=40)).train == rows
     other = (
-        {row["canonical"] for row in draw_train(*args, 40, **kw)}
+        {row["canonical"] for row in draw_train(CELLS, *args, 40, **kw)}
         for args, kw in (((4,), {}), ((3,), {"epoch": 1}))
     )
     for digests in other:
@@ -83,7 +86,7 @@ def test_training_rows_follow_from_seed_epoch_and_row():
 
 
 def test_evaluation_rows_do_not_depend_on_the_run():
-    small, large = build(1, Sizes(train=1, dev=8, ood=9, test_512=20)), build(2, Sizes(train=2))
+    small, large = build(CELLS, 1, Sizes(train=1, dev=8, ood=9, test_512=20)), build(CELLS, 2, Sizes(train=2))
     assert small.dev == large.dev[:8]
     assert small.test_512 == large.test_512[:20]
     assert Counter(row["variant"] for row in small.ood) == {"bigger": 3, "mirrored": 3, "recoloured": 3}
@@ -91,21 +94,20 @@ def test_evaluation_rows_do_not_depend_on_the_run():
 
 
 def test_evaluation_rows_are_the_same_for_ever():
-    pool = evaluation_pool()
-    assert content_digest(pool.dev)[:16] == "8e7f5aaaa2f8ec2f"
-    assert content_digest(pool.test_512)[:16] == "e1f3633fc3d37960"
-    assert content_digest(pool.ood)[:16] == "0b387ab8f976d484"
+    pool = evaluation_pool(CELLS)
+    assert content_digest(pool.dev)[:16] == "e5a31df8cc7b99fc"
+    assert content_digest(pool.test_512)[:16] == "6bfae6df3c22f1a9"
+    assert content_digest(pool.ood)[:16] == "dc9a42f898ea781f"
 
 
-def test_longest_path_and_size_of_training_mazes():
-    rows = draw_train(0, 60, max_moves=12)
-    assert {row["moves"] for row in rows} == {12}
-    assert {row_maze(row).cells for row in draw_train(0, 5, cells=(3, 4))} == {(3, 4)}
+def test_training_tasks_can_be_solved_in_time():
+    rows = draw_train(CELLS, 0, 60, max_turns=7)
+    assert {row_task(row).moves for row in rows} == {12}
 
 
-def test_more_mazes_than_there_are_is_an_error_and_no_endless_loop():
-    with pytest.raises(DataError, match="no new maze"):
-        draw_train(0, 5000, cells=(2, 2))
+def test_more_tasks_than_there_are_is_an_error_and_no_endless_loop():
+    with pytest.raises(DataError, match=r"no new plain task after 0 of 1 rows of train"):
+        draw_train(CELLS, 0, 1, max_turns=6)
 
 
 @pytest.mark.parametrize("sizes", [{"dev": 257}, {"test_512": 513}, {"ood": 10}, {"dev": -1}, {"ood": 195}])
@@ -117,7 +119,7 @@ def test_sizes_out_of_range_are_refused(sizes):
 
 
 def leaked(splits: Splits, maze: Maze) -> Splits:
-    row = row_of(maze, "train", origin="by hand")
+    row = row_of(CELLS, maze, "train", origin="by hand")
     return Splits((*splits.train, row), splits.dev, splits.test, splits.test_512, splits.ood)
 
 
@@ -125,7 +127,7 @@ def leaked(splits: Splits, maze: Maze) -> Splits:
 def test_a_leaked_maze_is_found_in_any_disguise(splits, symmetry):
     rows = (splits.test, splits.dev, splits.test_512)[symmetry % 3]
     with pytest.raises(DataError, match="up to symmetry"):
-        check_disjoint(leaked(splits, row_maze(rows[-1]).transformed(symmetry)))
+        check_disjoint(leaked(splits, row_task(rows[-1]).transformed(symmetry)))
 
 
 def test_a_leaked_grid_with_other_corners_is_found(splits):
@@ -136,13 +138,13 @@ def test_a_leaked_grid_with_other_corners_is_found(splits):
 
 def test_a_row_given_twice_is_found(splits):
     with pytest.raises(DataError, match="twice in split train"):
-        check_disjoint(leaked(splits, row_maze(splits.train[0])))
+        check_disjoint(leaked(splits, row_task(splits.train[0])))
 
 
 def test_overlap_counts_each_kind(splits):
     maze = published("easy")[0]
     rows = [
-        row_of(part, "train", origin="by hand")
+        row_of(CELLS, part, "train", origin="by hand")
         for part in (maze, Maze(maze.rows, maze.goal, maze.start), maze.transformed(3))
     ]
     found = overlap(rows, splits.test)
@@ -164,7 +166,7 @@ def test_files_carry_the_digest_of_their_content(tmp_path, splits):
 def test_an_edited_file_is_refused_with_both_digests(tmp_path, splits):
     path = tmp_path / "test.jsonl"
     digest = write(path, splits.test)
-    easier = path.read_text().replace('"moves":16', '"moves":12', 1)
+    easier = path.read_text().replace('"start":[7,1]', '"start":[7,3]', 1)
     path.write_text(easier)
     found = hashlib.sha256(easier.encode()).hexdigest()
     with pytest.raises(DataError, match=f"(?s){found}.*{digest}"):
@@ -172,7 +174,7 @@ def test_an_edited_file_is_refused_with_both_digests(tmp_path, splits):
     # With the digest beside it edited too, the rows still have to fit their mazes, and the run's manifest
     # still holds the digest that was written.
     (tmp_path / "test.jsonl.sha256").write_text(f"{found}  test.jsonl\n")
-    with pytest.raises(DataError, match="16"):
+    with pytest.raises(DataError, match="states digest"):
         read(path)
     with pytest.raises(DataError, match=f"(?s){found}.*{digest}"):
         read(path, digest)
@@ -180,7 +182,7 @@ def test_an_edited_file_is_refused_with_both_digests(tmp_path, splits):
 
 def test_a_swapped_maze_under_an_old_digest_is_refused(splits):
     with pytest.raises(DataError, match="states digest"):
-        row_maze(splits.test[0] | {"maze": splits.test[1]["maze"]})
+        row_task(splits.test[0] | {"task": splits.test[1]["task"]})
 
 
 def test_missing_files_are_an_error(tmp_path, splits):

@@ -1,16 +1,13 @@
-"""Thumbnails of mazes and film strips of episodes, drawn again from maze and actions."""
+"""Thumbnails of tasks and film strips of episodes, drawn again from task and actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.episode import Episode
 from training.evaluate import EvaluationRecord
-from training.mazes import Maze
-from training.protocol import STOP
-from training.render import RenderStyle, draw, image_data_url
+from training.protocol import ACTIONS, STOP
+from training.render import image_data_url
 
-_ARROWS = {"('move', 0)": "→", "('move', 1)": "↑", "('move', 2)": "←", "('move', 3)": "↓"}
-THUMBNAIL = RenderStyle(cell_px=32, wall_px=3)
+_SYMBOLS = {"": "✕", STOP: "stop", **dict(zip(ACTIONS, "→↑←↓", strict=False))}
 KINDS = ("gained", "both", "lost", "neither")
 
 
@@ -25,7 +22,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Cell:
-    """One maze of the paired grid; `kind` is one of KINDS."""
+    """One task of the paired grid; `kind` is one of KINDS."""
 
     number: int
     kind: str
@@ -37,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Strip:
-    """The same maze before and after."""
+    """The same task before and after."""
 
     cell: Cell
     before: list[Frame]
@@ -45,27 +42,26 @@ class Strip:
 
 
 def grid(before: Sequence[EvaluationRecord], after: Sequence[EvaluationRecord]) -> list[Cell]:
-    """Every maze with its outcome before and after, in the order of `before`; both hold the same keys."""
+    """Every task with its outcome before and after, in the order of `before`; both hold the same keys."""
     later = {record.key: record for record in after}
     cells = []
     for number, record in enumerate(before):
         other = later[record.key]
-        maze = Maze.from_json(record.maze)
         kind = {
             (True, True): "both",
             (False, True): "gained",
             (True, False): "lost",
             (False, False): "neither",
         }[record.solved, other.solved]
-        image = image_data_url(draw(maze, maze.start, THUMBNAIL))
+        image = image_data_url(record.replay().observation().image)
         cells.append(Cell(number, kind, image, record.optimal_turns, record, other))
     return cells
 
 
 def strips(cells: Sequence[Cell]) -> list[Strip]:
-    """A few telling episodes: three mazes that were gained, and one of each other kind.
+    """A few telling episodes: three tasks that were gained, and one of each other kind.
 
-    The gained ones were lost in different ways before, where there are different ways: an early stop, no
+    The gained ones were lost in different ways before, where there are different ways: a wrong end, no
     turns left, answers that were no action.
     """
     chosen = []
@@ -77,32 +73,31 @@ def strips(cells: Sequence[Cell]) -> list[Strip]:
 
 
 def film(record: EvaluationRecord) -> list[Frame]:
-    """The episode's pictures, one for each turn, and the last one when it ended without a stop."""
-    episode = Episode(
-        Maze.from_json(record.maze), record.max_turns, record.squares_per_move, reward=record.reward
-    )
+    """The episode's pictures, one for each turn, and the last one when no action ended it."""
+    game = record.replay()
     frames = []
     for action in record.actions:
-        image = image_data_url(episode.observation())
-        outcome = episode.act(action)
+        image = image_data_url(game.observation().image)
+        outcome = game.act(action)
         if not outcome.valid:
             note = "no action"
-        elif outcome.moved:
-            note = ""
-        elif outcome.done and action not in _ARROWS:
-            note = "solved" if episode.solved else "not the goal"
+        elif game.world.over:
+            note = "solved" if game.solved else "not solved"
         else:
-            note = "wall"
-        frames.append(Frame(image, _ARROWS.get(action, "stop" if outcome.valid else "✕"), note))
-    if frames and frames[-1].action != "stop":
-        frames.append(Frame(image_data_url(episode.observation()), "", "out of turns"))
+            note = "" if outcome.moved else "no effect"
+        frames.append(Frame(image, _SYMBOLS.get(action, action), note))
+    if frames and not game.world.over:
+        frames.append(Frame(image_data_url(game.observation().image), "", "out of turns"))
     return frames
 
 
 def _ending(record: EvaluationRecord) -> str:
     if record.malformed:
         return "malformed"
-    return "stop" if record.actions[-1] == STOP else "out of turns"
+    game = record.replay()
+    for action in record.actions:
+        game.act(action)
+    return "ended" if game.world.over else "out of turns"
 
 
 def _longest(cells: Sequence[Cell], kind: str) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Dataset rows as SkyRL's data loader wants them, from our JSON lines; nothing is tokenized or filtered."""
+"""Rows of a split as SkyRL's data loader wants them; nothing is tokenized or filtered."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from training.skyrl.gym_env import ENV_ID
 _PROMPT = [{"role": "user", "content": "placeholder"}]
 
 
-class MazeDataset:
+class TaskDataset:
     """`rows` as written by `training.splits`; the environment builds the real first message itself."""
 
     def __init__(self, rows: list[dict[str, Any]], recipe: Recipe):
         env = recipe.environment
-        self._extras = {"squares_per_move": env.squares_per_move, "reward": env.reward}
+        self._extras = {"environment": env.name, "options": env.options, "reward": env.reward}
         self._rows = rows
 
     def __len__(self) -> int:
@@ -21,7 +21,7 @@ class MazeDataset:
 
     def __getitem__(self, index: int) -> tuple[list[dict[str, str]], str, dict[str, Any], str]:
         row = self._rows[index]
-        extras = {"maze": row["maze"], "data_source": row["split"], **self._extras}
+        extras = {"task": row["task"], "data_source": row["split"], **self._extras}
         return [dict(m) for m in _PROMPT], ENV_ID, extras, str(index)
 
     @staticmethod

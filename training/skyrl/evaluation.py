@@ -8,11 +8,19 @@ from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 
-from training import lineage
-from training.evaluate import Conversation, EvaluationSettings, Progress, opening, play, summarize
+from training import lineage, seal, splits
+from training.environments import Task
+from training.evaluate import (
+    Conversation,
+    EvaluationSettings,
+    Progress,
+    opening,
+    play,
+    read_records,
+    summarize,
+)
 from training.events import EventLog
-from training.files import tree_digest, write_json
-from training.mazes import Maze
+from training.files import read_json, tree_digest, write_json
 from training.recipe import Recipe
 
 CANARIES = 8
@@ -52,7 +60,7 @@ class EnginePolicy:
 
 
 class Evaluator:
-    """Plays a split under a label once; a label that is complete on disk is read, not played again."""
+    """Plays splits, each under a label; what a label's file already holds is not played again."""
 
     def __init__(
         self,
@@ -71,16 +79,21 @@ class Evaluator:
         self._sampling = get_sampling_params_for_backend(backend_name, sampling)
 
     def play(self, split: str, label: str, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-        """Greedy, every maze once; returns the summary that is also written beside the records."""
-        env = self._recipe.environment
+        """Greedy, every task once; returns the summary that is also written beside the records.
+
+        A sealed split is played once per policy; a finished play is read. Raises ConfigError otherwise.
+        """
+        path = self._run_dir / "evaluations" / f"{label}.jsonl"
+        if any(play["label"] == label for play in lineage.read(self._run_dir).get(seal.PLAYS, [])):
+            return read_json(path.with_suffix(".summary.json"))
+        env, candidate = self._recipe.environment, self._policy_name(label)
+        seal.check(self._run_dir, candidate, split, label)
+        if split not in seal.SEALED:
+            _forget_others(path, candidate)
         rows = lineage.read_split(self._run_dir, split)
         settings = EvaluationSettings(
-            max_turns=env.max_turns,
-            squares_per_move=env.squares_per_move,
-            reward=env.reward,
-            policy=self._policy_name(label),
+            env.make(), max_turns=env.max_turns, reward=env.reward, policy=candidate
         )
-        path = self._run_dir / "evaluations" / f"{label}.jsonl"
 
         shown = 0
 
@@ -91,18 +104,19 @@ class Evaluator:
                 self._events.emit("evaluating", label=label, **asdict(progress))
 
         policy = EnginePolicy(self._client, self._model, self._sampling, loop)
-        mazes = [Maze.from_json(row["maze"]) for row in rows]
-        summary = summarize(play(policy, mazes, settings, report, path)).to_json()
+        tasks = [splits.row_task(row) for row in rows]
+        summary = summarize(play(policy, tasks, settings, report, path)).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(self._run_dir, label, path, {"split": split, **summary})
+        seal.log(self._run_dir, candidate, split, label, path)
         self._events.emit("evaluation", label=label, split=split, **summary)
         if label == "final":
-            self._write_canaries(policy, mazes[:CANARIES], settings)
+            self._write_canaries(policy, tasks[:CANARIES], settings)
         return summary
 
-    def _write_canaries(self, policy: EnginePolicy, mazes: list[Maze], settings: EvaluationSettings) -> None:
+    def _write_canaries(self, policy: EnginePolicy, tasks: list[Task], settings: EvaluationSettings) -> None:
         """What the trained policy answers to a few opening pictures: a server must say the same."""
-        canaries = opening(mazes, settings)
+        canaries = opening(tasks, settings)
         rows = [
             {
                 "key": canary.key,
@@ -119,3 +133,9 @@ class Evaluator:
         if label in ("baseline", "dev-0000") or not synced.is_dir():
             return "base:" + lineage.read(self._run_dir)["base"]["digest"][:16]
         return "adapter:" + tree_digest(synced)[:16]
+
+
+def _forget_others(path: Path, candidate: str) -> None:
+    """A run that lost steps trains them again: what the lost policy did on dev counts no more."""
+    if path.exists() and any(record.policy != candidate for record in read_records(path)):
+        path.unlink()

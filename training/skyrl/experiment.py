@@ -18,7 +18,7 @@ from training.recipe import Recipe
 from training.skyrl import config
 from training.skyrl.backend import Backend
 from training.skyrl.client import LocalClient
-from training.skyrl.dataset import MazeDataset
+from training.skyrl.dataset import TaskDataset
 from training.skyrl.engine import EngineOptions, RolloutEngine
 from training.skyrl.evaluation import Evaluator
 from training.skyrl.gym_env import ENV_ID
@@ -50,11 +50,11 @@ class MazeExperiment(BasePPOExp):
             for params in (self.cfg.generator.sampling_params, self.cfg.generator.eval_sampling_params):
                 params.additional_kwargs = {"allowed_token_ids": allowed}
 
-    def get_train_dataset(self) -> MazeDataset:
-        return MazeDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
+    def get_train_dataset(self) -> TaskDataset:
+        return TaskDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
 
-    def get_eval_dataset(self) -> MazeDataset:
-        return MazeDataset(lineage.read_split(self.run_dir, "dev"), self.recipe)
+    def get_eval_dataset(self) -> TaskDataset:
+        return TaskDataset(lineage.read_split(self.run_dir, "dev"), self.recipe)
 
     def get_tracker(self) -> JsonlTracker:
         return JsonlTracker(self.run_dir, self.recipe, self.events)
@@ -128,7 +128,7 @@ class MazeExperiment(BasePPOExp):
 
 def run(recipe: Recipe, run_dir: Path, shared_dir: Path, backend: Backend, events: EventLog) -> Path:
     """Train to the last step (resuming from the newest checkpoint) and return the adapter's folder."""
-    register(id=ENV_ID, entry_point="training.skyrl.gym_env:MazeGymEnv")
+    register(id=ENV_ID, entry_point="training.skyrl.gym_env:GameEnv")
     sync_registries()
     experiment = MazeExperiment(recipe, run_dir, shared_dir, backend, events)
     experiment.run()
