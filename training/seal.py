@@ -18,6 +18,11 @@ PLAYS, STARTED = "test_plays", "test_started"
 again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null."""
 
 
+def label(when: str, split: str) -> str:
+    """The label of a run's play of a sealed split, "baseline" or "final"; the published test adds nothing."""
+    return when if split == "test" else f"{when}-{split}"
+
+
 def check(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 

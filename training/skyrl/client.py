@@ -15,7 +15,7 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 from skyrl.tinker.types import MultiModalKwargs
 
 from training.errors import DataError
-from training.skyrl.engine import ImageKey, Request
+from training.skyrl.engine import ImageKey, Request, Sample
 
 IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105 - a vocabulary entry
 
@@ -28,6 +28,16 @@ class _Picture:
     patches: torch.Tensor
     grid: torch.Tensor
     tokens: int
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A request that no engine has seen yet, and where its answer goes."""
+
+    request: Request
+    sampling: dict[str, Any]
+    seed: int | None
+    answer: asyncio.Future[Sample]
 
 
 class LocalClient(InferenceEngineInterface):
@@ -44,7 +54,7 @@ class LocalClient(InferenceEngineInterface):
         self._pictures: dict[ImageKey, _Picture] = {}
         self._token_ids: dict[str, tuple[int, ...]] = {}
         self._sent: list[set[ImageKey]] = [set() for _ in engines]
-        self._queues: dict[int, list[tuple[Request, dict[str, Any], asyncio.Future]]] = defaultdict(list)
+        self._queues: dict[int, list[_Waiting]] = defaultdict(list)
         self._pumps: dict[int, asyncio.Task] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,14 +147,16 @@ class LocalClient(InferenceEngineInterface):
 
     async def generate(self, input_batch: dict[str, Any], model: str | None = None) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
+        sampling = {k: v for k, v in input_batch["sampling_params"].items() if v is not None and k != "n"}
+        seed = sampling.pop("seed", None)
         futures = []
         sessions = input_batch.get("session_ids") or [None] * len(input_batch["mm_features"])
         for features, session in zip(input_batch["mm_features"], sessions, strict=True):
             engine = self._engine_of(session)
-            future = loop.create_future()
             request = (features["compact"], features["kwargs_data"]["image"])
-            self._queues[engine].append((request, input_batch["sampling_params"], future))
-            futures.append(future)
+            waiting = _Waiting(request, sampling, seed, loop.create_future())
+            self._queues[engine].append(waiting)
+            futures.append(waiting.answer)
             if engine not in self._pumps:
                 self._pumps[engine] = loop.create_task(self._pump(engine))
         samples = await asyncio.gather(*futures)
@@ -154,6 +166,7 @@ class LocalClient(InferenceEngineInterface):
             "response_ids": ids,
             "stop_reasons": [sample.stop_reason for sample in samples],
             "response_logprobs": [sample.logprobs for sample in samples],
+            "prompt_image_tokens": [sample.image_tokens for sample in samples],
             "prompt_logprobs": None,
             "rollout_expert_indices": None,
             "rollout_sample_support": None,
@@ -178,22 +191,23 @@ class LocalClient(InferenceEngineInterface):
         finally:
             del self._pumps[engine]
 
-    async def _send(self, engine: int, waiting: list[tuple[Request, dict[str, Any], asyncio.Future]]) -> None:
-        new = {key for request, _, _ in waiting for key in request[1]} - self._sent[engine]
-        sampling = {k: v for k, v in waiting[0][1].items() if v is not None and k != "n"}
+    async def _send(self, engine: int, waiting: list[_Waiting]) -> None:
+        requests, seeds = [one.request for one in waiting], [one.seed for one in waiting]
+        new = {key for _, keys in requests for key in keys} - self._sent[engine]
         images = {key: self._pictures[key].pixels for key in new}
         try:
-            requests = [request for request, _, _ in waiting]
-            samples = await self._engines[engine].generate.remote(requests, images, sampling)
+            samples = await self._engines[engine].generate.remote(
+                requests, images, waiting[0].sampling, seeds
+            )
         except Exception as error:
-            for _, _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
             return
         self._sent[engine] |= new
-        for (_, _, future), sample in zip(waiting, samples, strict=True):
-            if not future.done():
-                future.set_result(sample)
+        for one, sample in zip(waiting, samples, strict=True):
+            if not one.answer.done():
+                one.answer.set_result(sample)
 
     # -- adapters and the rest of the interface ----------------------------------------------------
 

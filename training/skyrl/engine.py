@@ -1,11 +1,12 @@
 """The small rollout engine: vLLM inside a Ray actor, fed whole batches instead of HTTP requests.
 
 SkyRL's own servers send every image of a conversation twice per turn as JSON; here an image travels
-once and is then named by its key, and equal prompts of a group become one request with n samples.
+once and is then named by its key, and equal prompts of a group are prepared once.
 """
 
 import shutil
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,15 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled turn: token ids with the end token, their log-probabilities, and why it ended."""
+    """One sampled turn: token ids with the end token, their log-probabilities, and why it ended.
+
+    `image_tokens` is how many image tokens vLLM made of the prompt.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
     stop_reason: str
+    image_tokens: int
 
 
 class RolloutEngine:
@@ -49,6 +54,7 @@ class RolloutEngine:
         self._images: dict[ImageKey, np.ndarray] = {}
         self._lora: Any = None
         self._version = 0
+        self._requests = count()
         self._llm = LLM(
             options.model_path,
             dtype=options.dtype,
@@ -62,6 +68,7 @@ class RolloutEngine:
             generation_config="vllm",
             **options.extra,
         )
+        self._image_token = self._llm.model_config.hf_config.image_token_id
 
     def ready(self) -> bool:
         return True
@@ -84,38 +91,60 @@ class RolloutEngine:
         return self._version
 
     def generate(
-        self, requests: list[Request], images: dict[ImageKey, np.ndarray], sampling: dict[str, Any]
+        self,
+        requests: list[Request],
+        images: dict[ImageKey, np.ndarray],
+        sampling: dict[str, Any],
+        seeds: list[int | None],
     ) -> list[Sample]:
-        """Sample one turn for each request, in order; `images` are those not sent before."""
-        from PIL import Image
+        """Sample one turn for each request, in order, with its own seed.
+
+        `images` are those not sent before. Equal prompts are prepared once, and answered once when greedy.
+        """
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         self._images.update(images)
         groups: dict[Request, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(request, []).append(index)
         greedy = sampling.get("temperature") == 0
-        prompts, params = [], []
-        for (ids, keys), members in groups.items():
-            prompts.append(
-                {
-                    "prompt_token_ids": list(ids),
-                    "multi_modal_data": {"image": [Image.fromarray(self._images[k]) for k in keys]},
-                    "multi_modal_uuids": {"image": list(keys)},
-                }
-            )
-            params.append(SamplingParams(n=1 if greedy else len(members), **sampling))
-        outputs = self._llm.generate(prompts, params, lora_request=self._lora, use_tqdm=False)
+        asked: list[tuple[list[int], int]] = []
+        for request, members in groups.items():
+            prompt = self._render(request)
+            image_tokens = prompt["prompt_token_ids"].count(self._image_token)
+            for answered in [members] if greedy else [[index] for index in members]:
+                params = SamplingParams(
+                    **sampling, seed=seeds[answered[0]], output_kind=RequestOutputKind.FINAL_ONLY
+                )
+                self._llm.llm_engine.add_request(
+                    str(next(self._requests)), prompt, params, lora_request=self._lora
+                )
+                asked.append((answered, image_tokens))
         samples: list[Sample | None] = [None] * len(requests)
-        for output, members in zip(outputs, groups.values(), strict=True):
-            for slot, index in enumerate(members):
-                samples[index] = _sample(output.outputs[0 if greedy else slot])
+        outputs = self._llm.wait_for_completion(use_tqdm=False)
+        for output, (answered, image_tokens) in zip(outputs, asked, strict=True):
+            for index in answered:
+                samples[index] = _sample(output.outputs[0], image_tokens)
         return samples
 
+    def _render(self, request: Request) -> Any:
+        """The prompt as vLLM's engine takes it, image tokens expanded."""
+        from PIL import Image
 
-def _sample(completion: Any) -> Sample:
+        ids, keys = request
+        prompt = {
+            "prompt_token_ids": list(ids),
+            "multi_modal_data": {"image": [Image.fromarray(self._images[k]) for k in keys]},
+            "multi_modal_uuids": {"image": list(keys)},
+        }
+        (rendered,) = self._llm.renderer.render_cmpl([prompt])
+        return rendered
+
+
+def _sample(completion: Any, image_tokens: int) -> Sample:
     ids = list(completion.token_ids)
     logprobs = [
         max(step[token].logprob, -9999.0) for token, step in zip(ids, completion.logprobs, strict=True)
     ]
-    return Sample(ids, logprobs, completion.finish_reason)
+    return Sample(ids, logprobs, completion.finish_reason, image_tokens)

@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 import skyrl.train.generators.skyrl_vlm_generator as vlm_generator
+from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl_gym.envs import register
@@ -17,10 +18,11 @@ from training.files import write_json
 from training.recipe import Recipe
 from training.skyrl import config
 from training.skyrl.backend import Backend
-from training.skyrl.client import LocalClient
+from training.skyrl.client import IMAGE_TOKEN, LocalClient
 from training.skyrl.dataset import TaskDataset
 from training.skyrl.engine import EngineOptions, RolloutEngine
 from training.skyrl.evaluation import Evaluator
+from training.skyrl.generator import SeededGenerator
 from training.skyrl.gym_env import ENV_ID
 from training.skyrl.tracking import JsonlTracker
 from training.skyrl.trainer import MazeTrainer
@@ -72,6 +74,17 @@ class MazeExperiment(BasePPOExp):
         vlm_generator.decode_mm_kwargs = client.decode_mm_kwargs
         return client
 
+    def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> SeededGenerator:
+        return SeededGenerator(
+            run_seed=self.recipe.seed,
+            image_token=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+            generator_cfg=cfg.generator,
+            skyrl_gym_cfg=cfg.environment.skyrl_gym,
+            inference_engine_client=inference_engine_client,
+            tokenizer=tokenizer,
+            policy_model_name=resolve_policy_model_name(cfg),
+        )
+
     def _start_engines(self) -> list[Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -113,6 +126,8 @@ class MazeExperiment(BasePPOExp):
     def get_trainer(self, **pieces: Any) -> MazeTrainer:
         trainer = MazeTrainer(**pieces)
         trainer.recipe, trainer.run_dir, trainer.events = self.recipe, self.run_dir, self.events
+        trainer.image_token = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        trainer.patches_per_token = _patches_per_token(self.cfg.trainer.policy.model.path)
         trainer.evaluator = Evaluator(
             client=pieces["inference_engine_client"],
             generator=pieces["generator"],
@@ -147,6 +162,13 @@ def text_token_ids(tokenizer: Any) -> list[int]:
     """Every id of the vocabulary that is not special, and the end of turn."""
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     return sorted(set(tokenizer.get_vocab().values()) - special | {tokenizer.eos_token_id})
+
+
+def _patches_per_token(model_path: str) -> int:
+    """How many vision patches are merged into one image token."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(model_path).vision_config.spatial_merge_size ** 2
 
 
 def _image_processor(model_path: str) -> Any:

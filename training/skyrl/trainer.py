@@ -1,29 +1,33 @@
-"""SkyRL's trainer with our evaluation, a resume that skips nothing, and a cheaper clean-up."""
+"""SkyRL's trainer with our evaluation, diagnostics, a resume that skips nothing, and a cheaper clean-up."""
 
 import asyncio
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.trainer_utils import cleanup_old_checkpoints
 
-from training import lineage
+from training import diagnostics, lineage, seal
 from training.events import EventLog
 from training.recipe import Recipe
 from training.skyrl.evaluation import Evaluator
 
 
 class MazeTrainer(RayPPOTrainer):
-    """`evaluator`, `events`, `recipe` and `run_dir` are set by the experiment before training starts."""
+    """The fields are set by the experiment before training starts.
+
+    `image_token` is an id of the vocabulary; the vision tower merges `patches_per_token` patches into one.
+    """
 
     evaluator: Evaluator
     events: EventLog
     recipe: Recipe
     run_dir: Path
+    image_token: int
+    patches_per_token: int
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
-        """Play dev; before the first and after the last step also the published test, once each."""
+        """Play dev; before the first and after the last step also the sealed splits, once each."""
         step, last = self.global_step, self.recipe.optimization.steps
         loop = asyncio.get_running_loop()
 
@@ -31,18 +35,30 @@ class MazeTrainer(RayPPOTrainer):
             return await asyncio.to_thread(self.evaluator.play, split, label, loop)
 
         dev = await play("dev", f"dev-{step:04d}")
-        if step == 0:
-            await play("test", "baseline")
-        elif step == last:
-            await play("test", "final")
+        if step in (0, last):
+            for split in seal.SEALED:
+                await play(split, seal.label("baseline" if step == 0 else "final", split))
         return {"eval/dev/solve_rate": dev["solve_rate"], "eval/dev/format_rate": dev["format_rate"]}
 
     def postprocess_generator_output(self, generator_output: Any, uids: list[str]) -> Any:
-        groups = defaultdict(set)
-        for uid, reward in zip(uids, generator_output["rewards"], strict=True):
-            groups[uid].add(round(sum(reward) if isinstance(reward, list) else reward, 6))
-        self.all_metrics["skypod/signal_groups"] = sum(len(g) > 1 for g in groups.values()) / len(groups)
+        rewards = [sum(r) if isinstance(r, list) else r for r in generator_output["rewards"]]
+        self.all_metrics.update(diagnostics.groups(uids, rewards))
+        self._cut = [reason == "length" for reason in generator_output["stop_reasons"]]
         return super().postprocess_generator_output(generator_output, uids)
+
+    def convert_to_training_input(self, generator_output: Any, uids: list[str]) -> Any:
+        batch = super().convert_to_training_input(generator_output, uids)
+        asked = self.generator.asker.image_tokens
+        samples = self.recipe.rollout.samples_per_maze
+        features = [int(grid.prod(-1).sum()) for grid in batch["image_grid_thw"].tensors]
+        found = diagnostics.same_image_tokens(
+            asked=[asked[f"{uid}_{index % samples}"] for index, uid in enumerate(uids)],
+            trained=(batch["sequences"] == self.image_token).sum(1).tolist(),
+            features=[patches // self.patches_per_token for patches in features],
+            cut=self._cut,
+        )
+        self.all_metrics.update(found)
+        return batch
 
     def save_checkpoints(self) -> str:
         path = super().save_checkpoints()
@@ -56,6 +72,8 @@ class MazeTrainer(RayPPOTrainer):
         step, path = super().load_checkpoints()
         if step and step % len(self.train_dataloader) == 0:
             self._build_train_dataloader_and_compute_training_steps()
+        if step >= self.recipe.optimization.steps:
+            self.cfg.trainer.epochs = 0  # only the last evaluation may be missing; no step is left
         return step, path
 
     def _cleanup_old_checkpoints(self) -> None:
