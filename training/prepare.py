@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 from training import lineage, recipe, splits
+from training.audits import ancestry, contamination, reward
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
+from training.gate.thresholds import check_attainable
 from training.recipe import Recipe
 
 
@@ -14,8 +16,8 @@ def prepare(
 ) -> dict[str, float]:
     """Write the run folder; returns the horizon ceiling of each split (share of tasks solvable in time).
 
-    Raises ConfigError when the run exists already, DataError when there is no base model; then nothing is
-    left behind.
+    Raises ConfigError when the run exists already or its gate could never be passed, DataError when there is
+    no base model or an audit refuses the run (see training.audits); then nothing is left behind.
     """
     if run_dir.exists():
         raise ConfigError(
@@ -37,24 +39,24 @@ def prepare(
 
 def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path | None) -> dict[str, float]:
     environment, max_turns = chosen.environment.make(), chosen.environment.max_turns
-    built = splits.build(
-        environment,
-        chosen.data.seed,
-        splits.Sizes(
-            train=chosen.data.train_mazes,
-            dev=chosen.data.dev_mazes,
-            test_512=chosen.data.test_512_mazes,
-            ood=chosen.data.ood_mazes,
-        ),
-        max_turns=max_turns,
-    )
+    built = splits.of_recipe(chosen)
+    audits = {
+        "contamination": contamination.audit(dict(built), ancestry.read(base_dir)),
+        "reward": reward.of_recipe(chosen),
+    }
+    for audit in audits.values():
+        audit.require()
+    ancestry.copy(base_dir, folder / contamination.FOLDER)
     digests, ceilings = {}, {}
     for name, rows in built:
         digests[name] = splits.write(folder / "data" / f"{name}.jsonl", rows)
         ceilings[name] = ceiling(environment, map(splits.row_task, rows), max_turns)
+        if name == chosen.gate.split:
+            check_attainable(chosen.gate, ceilings[name], len(rows))
     recipe.write_resolved(chosen, folder / "recipe.json")
     if source is not None:
         shutil.copyfile(source, folder / "recipe.toml")
     lineage.create(folder, chosen, base_dir=base_dir, image=image, data_digests=digests)
-    lineage.update(folder, ceilings=ceilings)
+    reports = {name: audit.to_json() for name, audit in audits.items()}
+    lineage.update(folder, ceilings=ceilings, audits=reports)
     return ceilings
