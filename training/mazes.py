@@ -5,7 +5,6 @@ Cells are the squares with odd row and odd column, the squares between two cells
 the rest is wall. Positions are (row, column) in squares. Moves are numbered 0 right, 1 up, 2 left, 3 down.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from importlib import resources
 from operator import itemgetter
 from typing import Any
 
+from training import symmetry
 from training.errors import ConfigError, DataError
 
 Square = tuple[int, int]
@@ -106,27 +106,26 @@ class Maze:
     @cached_property
     def digest(self) -> str:
         """Names this exact task: grid, start and goal (16 hexadecimal digits, as all digests of a maze)."""
-        return _short_digest(self.shape, self._marked())
+        return symmetry.digest(self.shape, self._marked())
 
     @cached_property
     def layout_digest(self) -> str:
         """Names the grid alone, wherever start and goal are."""
-        return _short_digest(self.shape, "".join(self.rows))
+        return symmetry.digest(self.shape, "".join(self.rows))
 
     @cached_property
     def canonical_digest(self) -> str:
         """Names the task up to the 8 rotations and reflections of the square."""
-        return _least(self.shape, self._marked())
+        return symmetry.canonical_digest(self.shape, self._marked())
 
     @cached_property
     def canonical_layout_digest(self) -> str:
         """Names the grid alone up to the 8 rotations and reflections of the square."""
-        return _least(self.shape, "".join(self.rows))
+        return symmetry.canonical_digest(self.shape, "".join(self.rows))
 
-    def transformed(self, symmetry: int) -> "Maze":
-        """The same maze rotated or reflected; `symmetry` is 0 (unchanged) to 7, 1 mirrors left to right."""
-        (height, width), pick = _symmetries(*self.shape)[symmetry]
-        text = "".join(pick(self._marked()))
+    def transformed(self, how: int) -> "Maze":
+        """The same maze rotated or reflected; `how` is 0 (unchanged) to 7, see training.symmetry."""
+        (height, width), text = symmetry.transformed(self.shape, self._marked(), how)
         start, goal = (divmod(text.index(mark), width) for mark in "SG")
         plain = text.replace("S", FLOOR).replace("G", FLOOR)
         rows = tuple(plain[row * width : (row + 1) * width] for row in range(height))
@@ -195,7 +194,7 @@ def published(name: str = "easy") -> tuple[Maze, ...]:
 
 def _carve(rng: random.Random, height: int, width: int) -> tuple[str, ...]:
     """Wilson's algorithm: loop-erased random walks join the tree until every cell is in it."""
-    neighbours = _neighbours(height, width)
+    beside = neighbours(height, width)
     columns = 2 * width + 1
     squares = bytearray(WALL.encode() * (columns * (2 * height + 1)))
     in_tree = bytearray(height * width)
@@ -206,7 +205,7 @@ def _carve(rng: random.Random, height: int, width: int) -> tuple[str, ...]:
         leaves_by: dict[int, int] = {}
         cell = first
         while not in_tree[cell]:
-            options = neighbours[cell]
+            options = beside[cell]
             # The last exit of every cell is the one that counts: overwriting it erases the loop.
             leaves_by[cell] = following = options[int(draw() * len(options))]
             cell = following
@@ -224,7 +223,8 @@ def _carve(rng: random.Random, height: int, width: int) -> tuple[str, ...]:
 
 
 @cache
-def _neighbours(height: int, width: int) -> tuple[tuple[int, ...], ...]:
+def neighbours(height: int, width: int) -> tuple[tuple[int, ...], ...]:
+    """The cells beside each cell, both by number row by row, in the order of MOVES."""
     return tuple(
         tuple(
             (row + down) * width + column + right
@@ -234,26 +234,6 @@ def _neighbours(height: int, width: int) -> tuple[tuple[int, ...], ...]:
         for row in range(height)
         for column in range(width)
     )
-
-
-@cache
-def _symmetries(height: int, width: int) -> tuple[tuple[tuple[int, int], Picker], ...]:
-    """For each of the 8 symmetries: the shape it gives, and what picks a flat grid's squares in its order."""
-    here = [[row * width + column for column in range(width)] for row in range(height)]
-    found = []
-    for _ in range(4):
-        for grid in (here, [row[::-1] for row in here]):
-            found.append(((len(grid), len(grid[0])), itemgetter(*(index for row in grid for index in row))))
-        here = [list(row) for row in zip(*here[::-1], strict=True)]
-    return tuple(found)
-
-
-def _least(shape: tuple[int, int], text: str) -> str:
-    return _short_digest(*min((into, "".join(pick(text))) for into, pick in _symmetries(*shape)))
-
-
-def _short_digest(shape: tuple[int, int], text: str) -> str:
-    return hashlib.sha256(f"{shape[0]}x{shape[1]}:{text}".encode()).hexdigest()[:16]
 
 
 def _square(value: Any, name: str) -> Square:

@@ -19,6 +19,7 @@ from training.environments import Environment, Task, named
 from training.environments.base import BIGGER, MIRRORED, PLAIN, RECOLOURED
 from training.errors import ConfigError, DataError
 from training.files import write_atomic
+from training.recipe import Recipe
 
 Row = dict[str, Any]
 
@@ -100,6 +101,21 @@ def build(environment: Environment, seed: int, sizes: Sizes, *, max_turns: int |
     )
     check_disjoint(splits)
     return splits
+
+
+def of_recipe(chosen: Recipe) -> Splits:
+    """The splits of a run of this recipe, always the same ones."""
+    return build(
+        chosen.environment.make(),
+        chosen.data.seed,
+        Sizes(
+            train=chosen.data.train_mazes,
+            dev=chosen.data.dev_mazes,
+            test_512=chosen.data.test_512_mazes,
+            ood=chosen.data.ood_mazes,
+        ),
+        max_turns=chosen.environment.max_turns,
+    )
 
 
 @cache
@@ -247,8 +263,12 @@ def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
             "restore the file, or build the splits again under a new run",
         )
     rows = tuple(json.loads(line) for line in content.splitlines())
+    seen: set[str] = set()
     for row in rows:
-        row_task(row)
+        digest = row_task(row).digest
+        if digest in seen:
+            raise DataError(f"split {path.name} holds task {digest} twice", "build the splits again")
+        seen.add(digest)
     return rows
 
 

@@ -97,6 +97,17 @@ class Environment(ABC):
     def mirrored(self, task: Any) -> Task:
         """The mirror image of a task."""
 
+    def draw_digests(self, seeds: Sequence[str]) -> Sequence[tuple[str, str, str, str]]:
+        """Of what `draw` gives for each seed: digest, layout, canonical and canonical layout digest.
+
+        For very many tasks; an environment that draws all of them at once is much faster.
+        """
+        tasks = (self.draw(random.Random(seed)) for seed in seeds)  # noqa: S311 (a replayable draw)
+        return [
+            (task.digest, task.layout_digest, task.canonical_digest, task.canonical_layout_digest)
+            for task in tasks
+        ]
+
     def published(self) -> Sequence[tuple[str, Task]]:
         """The fixed test as (where it comes from, task); empty: the test is drawn from a fixed seed."""
         return ()

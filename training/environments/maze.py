@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from training import maze_batches, symmetry
 from training.environments.base import BIGGER, PLAIN, RECOLOURED, Environment, Observation
 from training.errors import ConfigError, DataError
 from training.mazes import MOVES, Maze, Square, generate, published
 from training.protocol import ACTIONS, Action, parse
 from training.render import PALETTES, RenderStyle, draw
 
-MIRROR = 1
 CELLS = {PLAIN: (4, 4), RECOLOURED: (4, 4), BIGGER: (5, 5)}
 OTHER_PALETTE = "dusk"
 
@@ -78,8 +78,11 @@ class MazeEnvironment(Environment):
         maze = generate(rng, CELLS[variant])
         return replace(maze, palette=OTHER_PALETTE) if variant == RECOLOURED else maze
 
+    def draw_digests(self, seeds: Sequence[str]) -> Sequence[tuple[str, str, str, str]]:
+        return maze_batches.draw(seeds, CELLS[PLAIN]).digests()
+
     def mirrored(self, task: Maze) -> Maze:
-        return task.transformed(MIRROR)
+        return task.transformed(symmetry.MIRROR)
 
     def published(self) -> Sequence[tuple[str, Maze]]:
         return [(f"visgym maze_2d/easy seed {seed}", maze) for seed, maze in enumerate(published("easy"))]
