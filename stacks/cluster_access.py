@@ -1,5 +1,7 @@
 """How IAM roles get rights inside the cluster: access entries for people and tools, pod identity for pods."""
 
+from collections.abc import Sequence
+
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
@@ -45,4 +47,27 @@ def pod_role(stack: SkypodStack, construct_id: str, *, cluster_arn: str, descrip
                 "ArnEquals": {"aws:SourceArn": cluster_arn},
             },
         ).with_session_tags(),
+    )
+
+
+def pod_identity(
+    stack: SkypodStack,
+    who: str,
+    *,
+    cluster: eks.CfnCluster,
+    service_account: str,
+    description: str,
+    statements: Sequence[iam.PolicyStatement],
+) -> None:
+    """AWS rights for the pods of a service account in the environment's namespace, and for no other pods."""
+    role = pod_role(stack, f"{who}Role", cluster_arn=cluster.attr_arn, description=description)
+    for statement in statements:
+        role.add_to_policy(statement)
+    eks.CfnPodIdentityAssociation(
+        stack,
+        f"{who}Identity",
+        cluster_name=cluster.ref,
+        namespace=stack.settings.namespace,
+        service_account=service_account,
+        role_arn=role.role_arn,
     )

@@ -6,7 +6,7 @@ from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.charts import chart
-from stacks.cluster_access import pod_role
+from stacks.cluster_access import pod_identity, pod_role
 from stacks.eks import EksStack
 from stacks.environment import Environment
 from stacks.hyperpod import HyperPodStack
@@ -42,7 +42,6 @@ class OperatorsStack(SkypodStack):
     ):
         super().__init__(scope, environment, names)
         self.add_stack_dependency(hyperpod)
-        cluster_arn = eks_stack.cluster.attr_arn
         self._lustre_driver(eks_stack)
         objects = kube_objects(
             self,
@@ -70,26 +69,22 @@ class OperatorsStack(SkypodStack):
         )
         # On destroy the namespace goes first, while the operator can still clean up after Ray clusters in it.
         objects.node.add_dependency(kuberay)
-        role = pod_role(
-            self, "TrainingRole", cluster_arn=cluster_arn, description="Pods of training Ray clusters"
-        )
         bucket = storage.artifacts
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["s3:GetObject", "s3:PutObject"],
-                resources=[
-                    bucket.arn_for_objects(f"{p}/*") for p in (ADAPTERS_PREFIX, RUNS_PREFIX, "scratch")
-                ],
-            )
-        )
-        role.add_to_policy(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]))
-        eks.CfnPodIdentityAssociation(
+        pod_identity(
             self,
-            "TrainingIdentity",
-            cluster_name=eks_stack.cluster.ref,
-            namespace=environment.namespace,
+            "Training",
+            cluster=eks_stack.cluster,
             service_account=TRAINING_SERVICE_ACCOUNT,
-            role_arn=role.role_arn,
+            description="Pods of training Ray clusters",
+            statements=(
+                iam.PolicyStatement(
+                    actions=["s3:GetObject", "s3:PutObject"],
+                    resources=[
+                        bucket.arn_for_objects(f"{p}/*") for p in (ADAPTERS_PREFIX, RUNS_PREFIX, "scratch")
+                    ],
+                ),
+                iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
+            ),
         )
         self.emit(training_service_account=TRAINING_SERVICE_ACCOUNT)
 

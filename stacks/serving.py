@@ -1,11 +1,10 @@
 """What the serving pods may do. The RayService itself is applied by a promotion, not by a deploy."""
 
-from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from stacks.base import SkypodStack
-from stacks.cluster_access import pod_role
+from stacks.cluster_access import pod_identity
 from stacks.eks import EksStack
 from stacks.environment import Environment
 from stacks.names import ADAPTERS_PREFIX, SERVING_SERVICE_ACCOUNT, Names
@@ -32,31 +31,22 @@ class ServingStack(SkypodStack):
         super().__init__(scope, environment, names)
         self.add_stack_dependency(operators)
         bucket = storage.artifacts
-        role = pod_role(
+        pod_identity(
             self,
-            "ReplicaRole",
-            cluster_arn=eks_stack.cluster.attr_arn,
-            description="Serving replicas: read promoted adapters",
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["s3:GetObject"], resources=[bucket.arn_for_objects(f"{ADAPTERS_PREFIX}/*")]
-            )
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["s3:ListBucket"],
-                resources=[bucket.bucket_arn],
-                conditions={"StringLike": {"s3:prefix": [ADAPTERS_PREFIX, f"{ADAPTERS_PREFIX}/*"]}},
-            )
-        )
-        eks.CfnPodIdentityAssociation(
-            self,
-            "ReplicaIdentity",
-            cluster_name=eks_stack.cluster.ref,
-            namespace=environment.namespace,
+            "Replica",
+            cluster=eks_stack.cluster,
             service_account=SERVING_SERVICE_ACCOUNT,
-            role_arn=role.role_arn,
+            description="Serving replicas: read promoted adapters",
+            statements=(
+                iam.PolicyStatement(
+                    actions=["s3:GetObject"], resources=[bucket.arn_for_objects(f"{ADAPTERS_PREFIX}/*")]
+                ),
+                iam.PolicyStatement(
+                    actions=["s3:ListBucket"],
+                    resources=[bucket.bucket_arn],
+                    conditions={"StringLike": {"s3:prefix": [ADAPTERS_PREFIX, f"{ADAPTERS_PREFIX}/*"]}},
+                ),
+            ),
         )
         self.emit(
             serving_service_account=SERVING_SERVICE_ACCOUNT,
