@@ -41,7 +41,7 @@ test-main:
 	$(BIN)/python -m pytest -q --durations=15
 
 test-train:
-	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu
+	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu tests/gym
 
 lint: .venv/.complete ## Style, imports and likely faults
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The actions of VisGym `maze_2d` as texts, and the one way an answer is read as an action."""
+"""The actions of VisGym `maze_2d` as texts, and the one way an answer of any environment is read."""
 
 import re
 from enum import StrEnum
@@ -44,8 +44,8 @@ def strip_end(text: str) -> str:
     return text[:end].lstrip(_SPACE)
 
 
-def parse(text: str) -> Action | None:
-    """The action that an answer takes, or None when it takes none.
+def action_text(text: str) -> str | None:
+    """What an answer has where the protocol puts the action, or None when it has nothing there.
 
     An answer without an `<action>` tag has to be the action and nothing else. With tags, the content of the
     last one has to be; a last tag that is never closed is no action. A tuple that is only quoted somewhere,
@@ -58,8 +58,12 @@ def parse(text: str) -> Action | None:
         if not closed:
             return None
         answer = content.strip(_SPACE)
-    if len(answer) > LONGEST_ACTION:
-        return None
+    return answer if 0 < len(answer) <= LONGEST_ACTION else None
+
+
+def parse(text: str) -> Action | None:
+    """The move or stop that an answer takes, or None when it takes none; see `action_text`."""
+    answer = action_text(text) or ""
     if move := _MOVE.fullmatch(answer):
         return ACTIONS[int(move[2])]
     return STOP if _STOP.fullmatch(answer) else None

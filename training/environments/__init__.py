@@ -24,7 +24,10 @@ __all__ = [
     "named",
 ]
 
-ENVIRONMENTS: dict[str, str] = {"maze": "training.environments.maze:MazeEnvironment"}
+ENVIRONMENTS: dict[str, str] = {
+    "maze": "training.environments.maze:MazeEnvironment",
+    "counting": "training.environments.counting:CountingEnvironment",
+}
 """Name -> "module:Class"."""
 
 
