@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from stacks.environment import InstanceGroup, PodResources
+from stacks.environment import Environment, InstanceGroup, PodResources
 
 SHARED_CLAIM = "shared"
 SHARED_PATH = "/shared"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
 
+_HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
 
 
@@ -77,4 +78,41 @@ def base_env(region: str) -> dict[str, str]:
     }
 
 
-RAY_HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
+def head_group(
+    environment: Environment,
+    *,
+    image: str,
+    resources: PodResources,
+    service_account: str,
+    env: dict[str, str],
+    ports: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """The head of a Ray cluster; `ports` are those beside Ray's own.
+
+    It announces no CPUs, so that no actor lands there.
+    """
+    return {
+        "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104
+        "template": ray_pod(
+            "head",
+            image=image,
+            group=environment.hyperpod.head,
+            resources=resources,
+            gpus=0,
+            service_account=service_account,
+            env=env,
+            ports={**_HEAD_PORTS, **(ports or {})},
+        ),
+    }
+
+
+def worker_group(name: str, count: int, template: dict[str, Any]) -> dict[str, Any]:
+    """`count` equal workers, neither more nor less."""
+    return {
+        "groupName": name,
+        "replicas": count,
+        "minReplicas": count,
+        "maxReplicas": count,
+        "rayStartParams": {},
+        "template": template,
+    }

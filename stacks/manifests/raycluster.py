@@ -3,7 +3,7 @@
 from typing import Any
 
 from stacks.environment import Environment
-from stacks.manifests.pods import MANAGED_BY, RAY_HEAD_PORTS, base_env, ray_pod
+from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
 from stacks.outputs import Outputs
 from training.errors import ConfigError
 from training.recipe import Topology
@@ -22,10 +22,9 @@ def build(
 ) -> dict[str, Any]:
     """The RayCluster object (ray.io/v1).
 
-    `topology` defaults to the environment's whole GPU group. The head announces no CPUs, so that no actor
-    lands there: it runs the driver, the dashboard and the job server. Token authentication is on; KubeRay
-    makes the token a Secret named like the cluster. Raises ConfigError when the topology needs more than the
-    environment has.
+    `topology` defaults to the environment's whole GPU group. The head runs the driver, the dashboard and the
+    job server. Token authentication is on; KubeRay makes the token a Secret named like the cluster. Raises
+    ConfigError when the topology needs more than the environment has.
     """
     gpu_group = environment.hyperpod.gpu
     topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
@@ -38,27 +37,18 @@ def build(
         "spec": {
             "rayVersion": environment.ray.version,
             "authOptions": {"mode": "token"},
-            "headGroupSpec": {
-                "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104
-                "template": ray_pod(
-                    "head",
-                    image=image,
-                    group=environment.hyperpod.head,
-                    resources=environment.ray.head,
-                    gpus=0,
-                    service_account=outputs.training_service_account,
-                    env=env,
-                    ports=RAY_HEAD_PORTS,
-                ),
-            },
+            "headGroupSpec": head_group(
+                environment,
+                image=image,
+                resources=environment.ray.head,
+                service_account=outputs.training_service_account,
+                env=env,
+            ),
             "workerGroupSpecs": [
-                {
-                    "groupName": "gpu",
-                    "replicas": topology.worker_nodes,
-                    "minReplicas": topology.worker_nodes,
-                    "maxReplicas": topology.worker_nodes,
-                    "rayStartParams": {},
-                    "template": ray_pod(
+                worker_group(
+                    "gpu",
+                    topology.worker_nodes,
+                    ray_pod(
                         "worker",
                         image=image,
                         group=gpu_group,
@@ -68,7 +58,7 @@ def build(
                         env={**env, **_WORKER_ENV},
                         ports={"metrics": 8080},
                     ),
-                }
+                )
             ],
         },
     }

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from stacks.environment import Environment
-from stacks.manifests.pods import MANAGED_BY, RAY_HEAD_PORTS, base_env, ray_pod
+from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
 from stacks.outputs import Outputs
 
 ADAPTER_ANNOTATION = "skypod/adapter"
@@ -82,27 +82,19 @@ def build(
             "rayClusterConfig": {
                 "rayVersion": environment.serving.ray_version,
                 "authOptions": {"mode": "token"},
-                "headGroupSpec": {
-                    "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # noqa: S104
-                    "template": ray_pod(
-                        "head",
-                        image=image,
-                        group=environment.hyperpod.head,
-                        resources=environment.serving.head,
-                        gpus=0,
-                        service_account=outputs.serving_service_account,
-                        env=env,
-                        ports={**RAY_HEAD_PORTS, "serve": 8000},
-                    ),
-                },
+                "headGroupSpec": head_group(
+                    environment,
+                    image=image,
+                    resources=environment.serving.head,
+                    service_account=outputs.serving_service_account,
+                    env=env,
+                    ports={"serve": 8000},
+                ),
                 "workerGroupSpecs": [
-                    {
-                        "groupName": "replica",
-                        "replicas": serving.replicas,
-                        "minReplicas": serving.replicas,
-                        "maxReplicas": serving.replicas,
-                        "rayStartParams": {},
-                        "template": ray_pod(
+                    worker_group(
+                        "replica",
+                        serving.replicas,
+                        ray_pod(
                             "replica",
                             image=image,
                             group=environment.hyperpod.gpu,
@@ -112,7 +104,7 @@ def build(
                             env=env,
                             ports={"serve": 8000, "metrics": 8080},
                         ),
-                    }
+                    )
                 ],
             },
         },
