@@ -3,12 +3,13 @@
 RECIPE ?= rehearsal
 KEEP ?=
 RUN ?=
+SEEDS ?= 0,1,2
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse warm-start stop test test-main test-train test-fast lint synth clean
+.PHONY: help install rehearse sweep warm-start stop test test-main test-train test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -24,6 +25,9 @@ node_modules/.complete: package.json package-lock.json
 
 rehearse: install ## The whole job on this machine (RECIPE=smoke for the short one, KEEP=1 leaves it up)
 	@$(BIN)/skypod rehearse --recipe $(RECIPE) $(if $(KEEP),--keep) $(if $(RUN),--run $(RUN))
+
+sweep: install ## The recipe under several seeds, one after another (SEEDS=0,1,2); run again to go on
+	@$(BIN)/skypod sweep $(RECIPE) --seeds $(SEEDS)
 
 warm-start: install ## Make the tiny base policy of the rehearsal anew
 	@$(BIN)/python -m rehearsal.warm

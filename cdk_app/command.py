@@ -12,6 +12,7 @@ from training.errors import SkypodError, SubstrateError
 
 COMMANDS = {
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
+    "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
     "train": ("cdk_app.train:train", "Watch and stop training runs."),
 }
 

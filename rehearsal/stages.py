@@ -12,7 +12,7 @@ import boto3
 from cdk_app import cluster, kube, outputs, readback, residue
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
-from rehearsal import deploy
+from rehearsal import cost, deploy
 from rehearsal.progress import Stage
 from rehearsal.substrate import Folders, Substrate
 from rehearsal.warm import WarmStart
@@ -20,7 +20,7 @@ from serving import adapter, store
 from serving.client import ChatPolicy
 from stacks.manifests import raycluster, rayservice
 from stacks.outputs import Outputs
-from training import events, jobs, lineage, prepare
+from training import events, jobs, lineage, prepare, seal
 from training.errors import DataError, SubstrateError
 from training.evaluate import (
     EvaluationRecord,
@@ -41,6 +41,7 @@ SERVICE = "skypod-serve"
 MODEL_ID = "maze"
 RAY_UP_S = 180
 SERVED_S = 240
+SERVED_AGAIN = "played through HTTP to prove that the server repeats every action of the trainer"
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Rehearsal:
     checks: list[Check] = field(default_factory=list)
     ray: Endpoint | None = None
     submission: str = ""
+    cluster_cost: dict[str, float] = field(default_factory=dict)
     served_url: str = ""
     adapter_name: str = ""
     adapter_digest: str = ""
@@ -133,7 +135,10 @@ def ray_up(r: Rehearsal, stage: Stage) -> None:
         topology=r.recipe.topology,
     )
     api = r.api()
-    cluster.up(api, manifest, timeout_s=RAY_UP_S, on_event=stage.update)
+    with cost.CpuWatch(r.folders.train_python) as watch:
+        cluster.up(api, manifest, timeout_s=RAY_UP_S, on_event=stage.update)
+    spent = cost.of_attempt(watch.samples, [])
+    r.cluster_cost = {"wall_s": spent["training_wall_s"], "cpu_s": spent["training_cpu_s"]}
     r.ray = cluster.dashboard(api, r.deployed.namespace, CLUSTER)
     stage.note = (
         f"1 head + {r.recipe.topology.worker_nodes} workers x {r.recipe.topology.gpus_per_node} declared GPUs"
@@ -158,14 +163,20 @@ def make_run(r: Rehearsal, stage: Stage) -> None:
 
 
 def train(r: Rehearsal, stage: Stage) -> None:
-    """Submit the run as a Ray job and follow it to its end."""
+    """Submit the run as a Ray job and follow it to its end; one that was cut off before goes on."""
     in_cluster = r.folders.shared / "runs" / r.run
-    r.submission = jobs.submit(
-        r.ray,
-        run=r.run,
-        entrypoint=f"python -m rehearsal.cpu.job {in_cluster}",
-    )
-    outcome = jobs.follow(r.ray, r.submission, _show(r, stage))
+    watch = cost.CpuWatch(r.folders.train_python)
+    try:
+        with watch:
+            r.submission = jobs.submit(
+                r.ray,
+                run=r.run,
+                entrypoint=f"python -m rehearsal.cpu.job {in_cluster}",
+            )
+            outcome = jobs.follow(r.ray, r.submission, _show(r, stage))
+    finally:
+        spent = cost.of_attempt(watch.samples, events.read(r.run_dir / "events.jsonl"))
+        cost.note(r.run_dir, spent, r.cluster_cost)
     log = r.run_dir / "logs" / "job.log"
     log.parent.mkdir(exist_ok=True)
     log.write_text(outcome.log)
@@ -269,11 +280,14 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
         stage.advance(progress.finished, progress.total, f"{progress.solved} solved")
 
     tasks = [record.replay().task for record in trainer]
+    candidate = trainer[0].policy
+    seal.check(r.run_dir, candidate, "test", "served", again=SERVED_AGAIN)
     with _served(r, r.served_model) as policy:
         served = play(policy, tasks, _settings(r), report, path)
     summary = summarize(served).to_json()
     write_json(path.with_suffix(".summary.json"), summary)
     lineage.record_evaluation(r.run_dir, "served", path, {"split": "test", **summary})
+    seal.log(r.run_dir, candidate, "test", "served", path)
     r.summaries["served"] = summary
     differing = sum(one.actions != other.actions for one, other in zip(trainer, served, strict=True))
     if summary["solved"] != r.summaries["final"]["solved"] or differing:

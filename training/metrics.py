@@ -4,8 +4,10 @@ The trainer reports SkyRL's own keys; `from_skyrl` maps them to these names. The
 gauges of Ray, to whatever scrapes the head. Nothing else may be plotted.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,10 @@ def from_skyrl(logs: Mapping[str, object]) -> dict[str, float]:
         if isinstance(value, int | float) or hasattr(value, "__float__"):
             found[metric.name] = float(value)
     return found
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics.jsonl in order of steps; after a resumed run the last word on a step counts."""
+    # A line without its newline was cut off by a crash.
+    rows = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+    return [row for _, row in sorted({int(row["step"]): row for row in rows}.items())]

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from cdk_app import command, settings
 from rehearsal import command as rehearsal_command
-from rehearsal import preflight, stop, substrate, warm
-from rehearsal.command import _overrides
+from rehearsal import preflight, session, stop, substrate, warm
+from rehearsal.session import overrides, run_name
 from rehearsal.substrate import MARK, Folders, end_survivors, free_ports, survivors
 from training import jobs
 from training.errors import ConfigError, SubstrateError
@@ -79,7 +79,7 @@ def test_without_node_the_remedy_is_to_install_it(tmp_path):
 
 
 def test_overrides_are_read_as_toml_values():
-    assert _overrides(("a.b=1", "c=1e-3", "d=true", "e=word", 'f="1"')) == {
+    assert overrides(("a.b=1", "c=1e-3", "d=true", "e=word", 'f="1"')) == {
         "a.b": 1,
         "c": 1e-3,
         "d": True,
@@ -102,7 +102,7 @@ def held(tmp_path):
 
 def test_a_second_rehearsal_says_that_one_runs_before_it_looks_for_anything_else(tmp_path, held, monkeypatch):
     """The memory that it would miss is the first one's."""
-    monkeypatch.setattr(rehearsal_command, "ROOT", tmp_path)
+    monkeypatch.setattr(session, "ROOT", tmp_path)
     monkeypatch.setattr(preflight, "available_bytes", lambda: 0)
     smoke = ROOT / "recipes" / "maze-smoke.toml"
     with pytest.raises(SubstrateError, match="process 4711"):
@@ -239,7 +239,7 @@ def test_a_damaged_base_is_made_anew_and_a_foreign_one_never_touched(tmp_path):
 def test_nothing_of_the_users_settings_reaches_a_rehearsal():
     code = (
         "import json, os\n"
-        "from rehearsal.command import own_environment\n"
+        "from rehearsal.session import own_environment\n"
         "own_environment('m')\n"
         "print(json.dumps(dict(os.environ)))\n"
     )
@@ -354,8 +354,6 @@ def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypat
 
 
 def test_run_ids_are_plain_names():
-    from rehearsal.command import run_name
-
     assert run_name("a-1.b") == "a-1.b"
     for bad in ("", "..", "a/b", "-x", "a b"):
         with pytest.raises(ConfigError, match="run id"):

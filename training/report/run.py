@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training import metrics
 from training.errors import DataError
 from training.evaluate import EvaluationRecord, Paired, Summary, paired, read_records, summarize
 
@@ -62,7 +63,7 @@ def read(folder: Path) -> Run:
     run = Run(folder)
     run.manifest = run_part(run, "run.json", "lineage", _object, {})
     run.recipe = run_part(run, "recipe.json", "recipe", _object, {}) or run.manifest.get("recipe", {})
-    run.metrics = run_part(run, "metrics.jsonl", "learning curve", _lines, [])
+    run.metrics = run_part(run, "metrics.jsonl", "learning curve", metrics.read, [])
     run.timings = run_part(run, "timings.json", "times of the stages", _timings, [])
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
         played = run_part(run, f"evaluations/{path.name}", "evaluation", _evaluation, None)
@@ -103,13 +104,6 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
-
-
-def _lines(path: Path) -> list[dict[str, float]]:
-    """Metrics in order of steps; after a resumed run the last word on a step counts."""
-    # A line without its newline was cut off by a crash.
-    rows = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
-    return [row for _, row in sorted({int(row["step"]): row for row in rows}.items())]
 
 
 def _timings(path: Path) -> list[dict[str, Any]]:

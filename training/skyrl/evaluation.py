@@ -130,7 +130,7 @@ class Evaluator:
     def _policy_name(self, label: str) -> str:
         """The adapter in use, by content; the base before the first step."""
         synced = self._run_dir / "lora_sync"
-        if label in ("baseline", "dev-0000") or not synced.is_dir():
+        if label == "dev-0000" or label.startswith("baseline") or not synced.is_dir():
             return "base:" + lineage.read(self._run_dir)["base"]["digest"][:16]
         return "adapter:" + tree_digest(synced)[:16]
 
