@@ -11,6 +11,12 @@ from urllib3.exceptions import HTTPError
 from training.errors import SkypodError, SubstrateError
 
 COMMANDS = {
+    "audit-contamination": (
+        "cdk_app.audit:audit_contamination",
+        "Count what a run's splits repeat of each other and of what was trained on.",
+    ),
+    "audit-reward": ("cdk_app.audit:audit_reward", "Play for a reward with scripted adversaries."),
+    "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
     "train": ("cdk_app.train:train", "Watch and stop training runs."),

@@ -1,0 +1,265 @@
+"""`skypod gate` on run folders: what it writes, and every way of faking a pass that it refuses."""
+
+import json
+import re
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from cdk_app.gate import gate
+from tests.training import gate_run
+from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
+from training import lineage, prepare, recipe, splits
+from training.errors import ConfigError, DataError
+from training.gate import evidence
+from training.gate.judge import judge
+
+WRITTEN = ("gate.json", "gate.html")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A run that passes; tests copy it before they change anything."""
+    folder = tmp_path_factory.mktemp("gate")
+    return make(folder / "one", folder / "base", before=one_in(3), after=one_in(40))
+
+
+@pytest.fixture(scope="module")
+def other(sound):
+    """A second seed of it that passes too; not to be changed."""
+    return reseed(sound, sound.parent / "two", 1, after=one_in(25))
+
+
+@pytest.fixture
+def run(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "one")
+
+
+def refused(run, match) -> str:
+    """The gate refuses and writes nothing; what it says."""
+    before = (run / "run.json").read_text()
+    with pytest.raises((DataError, ConfigError), match=match) as error:
+        judge([run])
+    assert (run / "run.json").read_text() == before
+    assert not [name for name in WRITTEN if (run / name).exists()]
+    return error.value.problem
+
+
+def test_a_sound_run_is_decided_and_the_decision_kept(run):
+    found = CliRunner().invoke(gate, [str(run), "--json"])
+    assert found.exit_code == 0, found.output
+    decision = json.loads(found.stdout)
+    assert decision["decision"] == "passed"
+    assert decision == json.loads((run / "gate.json").read_text()) == lineage.read(run)["gate"]
+    assert decision["thresholds"] == lineage.read(run)["recipe"]["gate"]
+    shown = decision["evidence"]["one"]
+    assert shown["audits"] == {"contamination": True, "reward": True}
+    assert shown["evaluations"]["final"]["records"] == lineage.read(run)["evaluations"]["final"]["records"]
+    page = (run / "gate.html").read_text()
+    assert "http" not in page.replace("http-equiv", "")
+    assert all(condition["says"].split(":")[0] in page for condition in decision["conditions"])
+
+
+def test_what_was_lost_is_listed_and_pictured(run, tmp_path):
+    weak = reseed(run, tmp_path / "weak", 1, after=one_in(3, phase=1))
+    found = CliRunner().invoke(gate, [str(weak)])
+    assert found.exit_code == 1
+    assert "✗ tasks of the base that were lost" in found.stdout
+    assert "Refused" in found.stdout
+    lost = json.loads((weak / "gate.json").read_text())["regressions"]
+    rows = {row["digest"] for row in lineage.read_split(weak, "test")}
+    fails = {digest for digest in rows if not one_in(3, phase=1)(digest) and one_in(3)(digest)}
+    assert {one["digest"] for one in lost if one["split"] == "test"} == fails
+    page = (weak / "gate.html").read_text()
+    assert page.count('<div class="maze lost"') == len(lost)
+    assert page.count('class="frame"') > 0
+
+
+def test_every_doctored_evaluation_is_told_at_once(run):
+    forge(run, "baseline", lambda lines: lines.reverse(), note=["seal"])
+    forge(run, "final", lambda lines: lines.reverse(), note=["manifest"])
+    forge(run, "baseline-ood", lambda lines: lines.pop(), note=["manifest", "seal"])
+    forge(
+        run, "final-ood", lambda lines: lines[0].update(solved=not lines[0]["solved"]), ["manifest", "seal"]
+    )
+    forge(run, "final-test-512", lambda lines: lines[0].update(settings="0" * 16), ["manifest", "seal"])
+
+    def change(manifest):
+        del manifest["evaluations"]["baseline-test-512"]
+        manifest["evaluations"]["peek"] = {**manifest["evaluations"]["final"], "split": "test-512"}
+        manifest["audits"]["contamination"]["passed"] = False
+        del manifest["audits"]["reward"]
+
+    edit(run / "run.json", change)
+    told = refused(run, "gives no evidence to decide on")
+    for part in (
+        r"baseline.jsonl was changed: it is \w+, the manifest noted",
+        r"final.jsonl was changed: it is \w+, the seal noted",
+        "baseline-ood holds 5 episodes, of 5 of the 6 tasks of ood",
+        r"final-ood.jsonl line 1: the actions on task \w+ do not lead to the solved stated",
+        "final-test-512 was played by another policy or by other rules",
+        "baseline-test-512 is not finished",
+        "peek played test-512 past its seal",
+        "its contamination audit did not pass",
+        "its reward audit is missing",
+    ):
+        assert re.search(part, told), part
+
+
+def test_evaluations_of_another_adapter_are_refused(run):
+    edit(run / "run.json", lambda manifest: manifest["adapter"].update(digest="be" * 32))
+    told = refused(
+        run, "final is of another policy: the manifest says adapter:adadadadadadadad, this run's is"
+    )
+    assert "baseline" not in told
+
+
+def test_a_play_that_only_the_seal_knows_as_another_policys_is_refused(run):
+    def change(manifest):
+        for play in manifest["test_plays"]:
+            if play["label"] == "final":
+                play["candidate"] = "adapter:0"
+
+    edit(run / "run.json", change)
+    refused(run, "final is of another policy: the seal says adapter:0")
+
+
+def test_a_play_of_another_split_under_the_labels_name_is_refused(run):
+    edit(run / "run.json", lambda manifest: manifest["evaluations"]["final"].update(split="dev"))
+    refused(run, "final is of dev, sealed as test, not of test")
+
+
+def test_a_split_edited_by_hand_is_refused(run):
+    path = run / "data" / "test.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    refused(run, "split test.jsonl was changed")
+
+
+@pytest.mark.parametrize(
+    ("split", "source", "faults"),
+    [
+        (
+            "train",
+            "test",
+            ["test repeats train: 1 exact", "the rows of train are not those that the recipe draws"],
+        ),
+        ("test-512", "dev", ["test-512 repeats dev: 1 exact", "the rows of test-512 are not those"]),
+        ("test-512", "test-512", ["the rows of test-512 are not those that the recipe draws"]),
+    ],
+)
+def test_a_leak_with_every_digest_renewed_is_refused(run, split, source, faults):
+    """A task of another split, or one chosen instead, with data, digest file and manifest in agreement."""
+    rows = list(lineage.read_split(run, split))
+    spare = splits.evaluation_pool(recipe.read_resolved(run / "recipe.json").environment.make()).test_512[100]
+    leaked = spare if source == split else lineage.read_split(run, source)[0]
+    rows[-1] = leaked | {"split": split}
+    digest = splits.write(run / "data" / f"{split}.jsonl", rows)
+    edit(run / "run.json", lambda manifest: manifest["data"].update({split: digest}))
+    told = refused(run, "gives no evidence")
+    assert all(fault in told for fault in faults), told
+
+
+def test_thresholds_are_those_that_the_run_began_with(run):
+    edit(run / "recipe.json", lambda chosen: chosen["gate"].update(min_solve_rate=0.1))
+    told = refused(run, "is not the recipe that the run began with")
+    assert "'min_solve_rate': 0.1" in told
+    edit(run / "run.json", lambda manifest: manifest["recipe"].pop("gate"))
+    refused(run, "began without thresholds")
+
+
+def test_a_threshold_above_the_ceiling_is_refused(run):
+    for path, of in ((run / "recipe.json", lambda it: it), (run / "run.json", lambda it: it["recipe"])):
+        edit(path, lambda it, of=of: of(it)["gate"].update(min_solve_rate=0.97))
+    refused(run, r"min_solve_rate = 0.97 cannot be met on test: 64 of 64 .* \(ceiling 100.0%\)")
+
+
+@pytest.mark.parametrize(
+    ("gate", "told"),
+    [
+        ({"gate.min_solve_rate": 0.97}, "min_solve_rate = 0.97 cannot be met"),
+        ({"gate.min_gain": 0.97}, "min_gain = 0.97 cannot be met"),
+        ({"environment.max_turns": 8}, r"min_solve_rate = 0.8 .* 50 of 64 .* \(ceiling 78.1%\)"),
+    ],
+)
+def test_a_gate_that_nothing_can_pass_is_refused_when_the_run_is_prepared(sound, tmp_path, gate, told):
+    chosen = recipe.load(gate_run.RECIPE, gate_run.SMALL | gate)
+    with pytest.raises(ConfigError, match=told):
+        prepare.prepare(chosen, tmp_path / "runs" / "new", base_dir=sound.parent / "base", image="test")
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_an_unfinished_run_is_refused(run):
+    edit(run / "run.json", lambda manifest: manifest.pop("adapter"))
+    refused(run, "training has not finished: there is no adapter")
+
+
+def test_looks_and_repeats_are_counted_and_shown(run):
+    evaluate(run, "test", "step-10", "adapter:10", one_in(30))
+    evaluate(run, "test", "served", "adapter:" + "ad" * 8, one_in(40), again="the server repeats <it>")
+    edit(
+        run / "run.json",
+        lambda manifest: manifest["test_started"].append(
+            {"candidate": "adapter:20", "split": "test", "label": "step-20", "started": "then", "again": None}
+        ),
+    )
+    decision, written = judge([run])
+    assert decision.looks == {"one": 3}
+    whats = [test.what for test in decision.tests if test.split == "test"]
+    assert whats == [
+        "candidate against base",
+        "adapter:10 (step-10) against base",
+        "adapter:20 (step-20) against base",
+    ]
+    assert [play["label"] for play in written["evidence"]["one"]["plays"] if play["again"]] == ["served"]
+    assert "because: the server repeats &lt;it&gt;" in (run / "gate.html").read_text()
+
+
+def test_format_without_solving_is_no_pass(run, tmp_path):
+    idle = reseed(run, tmp_path / "idle", 1, after=lambda digest: False)
+    decision, _ = judge([idle])
+    assert not decision.passed
+    assert {condition.name for condition in decision.conditions if condition.passed} == {"format"}
+
+
+def test_seeds_and_incumbent_are_judged_together(run, other, tmp_path):
+    other = shutil.copytree(other, tmp_path / "two")
+    served = reseed(run, tmp_path / "served", 2, after=one_in(20))
+    found = CliRunner().invoke(gate, [str(run), str(other), "--incumbent", str(served)])
+    assert "✓ all runs: gain:" in found.stdout
+    kept = [json.loads((folder / "gate.json").read_text()) for folder in (run, other)]
+    assert kept[0] == kept[1]
+    assert kept[0]["incumbent"] == {"run": "served", "candidate": "adapter:0202020202020202"}
+    assert kept[0]["seeds"]["runs"] == 2
+    assert not (served / "gate.json").exists()
+    assert {one["against"] for one in kept[0]["comparisons"]} == {"base", "incumbent"}
+
+
+def test_runs_that_cannot_be_judged_together_are_refused(run, other, tmp_path):
+    with pytest.raises(ConfigError, match="named twice"):
+        judge([run, run])
+    copy = shutil.copytree(run, tmp_path / "copy")
+    with pytest.raises(ConfigError, match="hold the same adapter"):
+        judge([run, copy])
+    first, second = evidence.read(run), evidence.read(other)
+    evidence.check_comparable(first, second, seeds=True)
+    second.recipe = second.recipe.model_copy(
+        update={"gate": second.recipe.gate.model_copy(update={"alpha": 0.1})}
+    )
+    with pytest.raises(ConfigError, match="differ in more than their seed"):
+        evidence.check_comparable(first, second, seeds=True)
+    evidence.check_comparable(first, second, seeds=False)
+    second.manifest["data"]["ood"] = "0" * 64
+    with pytest.raises(ConfigError, match=r"not played on the same tasks and rules \(splits ood differ\)"):
+        evidence.check_comparable(first, second, seeds=False)
+    second.manifest["data"]["ood"] = first.manifest["data"]["ood"]
+    rules = second.recipe.environment.model_copy(update={"max_turns": 12})
+    second.recipe = second.recipe.model_copy(update={"environment": rules})
+    with pytest.raises(ConfigError, match="not played on the same tasks and rules"):
+        evidence.check_comparable(first, second, seeds=False)
+
+
+def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        found = CliRunner().invoke(gate, [str(folder)])
+        assert found.exit_code == 2 or found.exception.exit_code == 2

@@ -1,0 +1,253 @@
+"""Reads what a run offers as evidence, and takes it only whole: every file is held against what was noted
+of it before and beside it, and every split is drawn again.
+
+A folder is not signed. Whoever rewrites data, records, seal and manifest in agreement, with episodes that
+really replay, has played the test; what that means is in docs/how-to/gate.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training import lineage, recipe, seal, splits
+from training.audits import contamination
+from training.errors import ConfigError, DataError, SkypodError
+from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
+from training.files import file_digest, read_json
+from training.gate.counts import OOD
+from training.gate.decision import Entrant, Look
+from training.gate.thresholds import check_attainable
+from training.recipe import Recipe
+
+AUDITS = ("contamination", "reward")
+BASE, CANDIDATE = "baseline", "final"
+
+
+def label(name: str, split: str) -> str:
+    """Under which label the trainer plays a split before (`baseline`) or after (`final`)."""
+    return name if split == "test" else f"{name}-{split}"
+
+
+@dataclass
+class Evidence:
+    """One run's evidence; `read` raises unless it is complete. `records` is by label, `rows` by split."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    recipe: Recipe
+    rows: dict[str, tuple[splits.Row, ...]] = field(default_factory=dict)
+    records: dict[str, list[EvaluationRecord]] = field(default_factory=dict)
+    looks: list[Look] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def run(self) -> str:
+        return self.manifest["run"]
+
+    @property
+    def base(self) -> str:
+        """The name that records of the base policy have to carry."""
+        return "base:" + self.manifest["base"]["digest"][:16]
+
+    @property
+    def candidate(self) -> str:
+        """The name that records of the run's adapter have to carry."""
+        return "adapter:" + self.manifest["adapter"]["digest"][:16]
+
+    def keys(self, split: str) -> set[str]:
+        """The episodes of one greedy play of a split."""
+        return {f"{row['digest']}/0" for row in self.rows.get(split, ())}
+
+    def played(self, name: str) -> dict[str, list[EvaluationRecord]]:
+        """Records by split of the base (`baseline`) or the candidate (`final`)."""
+        return {split: self.records[label(name, split)] for split in seal.SEALED}
+
+    def entrant(self) -> Entrant:
+        """What the decision needs of it."""
+        return Entrant(
+            run=self.run,
+            candidate=self.candidate,
+            base=self.played(BASE),
+            after=self.played(CANDIDATE),
+            variants={row["digest"]: row["variant"] for row in self.rows[OOD]},
+            looks=self.looks,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a reader needs to find the same evidence: digests, audits, every play of a sealed split."""
+        kept = ("split", "policy", "records", "played")
+        return {
+            "created": self.manifest["created"],
+            "commit": self.manifest["commit"],
+            "seed": self.recipe.seed,
+            "base": self.manifest["base"]["digest"],
+            "adapter": self.manifest["adapter"]["digest"],
+            "data": {split: self.manifest["data"][split] for split in self.rows},
+            "audits": {name: self.manifest["audits"][name]["passed"] for name in AUDITS},
+            "evaluations": {
+                name: {key: self.manifest["evaluations"][name][key] for key in kept} for name in self.records
+            },
+            "plays": self.manifest[seal.PLAYS],
+        }
+
+
+def read(run_dir: Path) -> Evidence:
+    """Everything the gate reads of a run, verified.
+
+    Raises ConfigError when the thresholds are not those that the run began with or cannot be met, DataError
+    with every fault found when the evidence is not complete and sound.
+    """
+    if not (run_dir / lineage.MANIFEST).is_file():
+        raise ConfigError(f"{run_dir} holds no {lineage.MANIFEST}", "name the folder of a run: runs/<id>")
+    manifest = lineage.read(run_dir)
+    evidence = Evidence(run_dir, manifest, _recipe(run_dir, manifest))
+    _read_splits(evidence)
+    for audit in AUDITS:
+        report = manifest.get("audits", {}).get(audit)
+        if report is None or report["passed"] is not True:
+            evidence.problems.append(f"its {audit} audit {'did not pass' if report else 'is missing'}")
+    if "adapter" not in manifest:
+        evidence.problems.append("training has not finished: there is no adapter")
+    else:
+        _read_evaluations(evidence)
+    if evidence.problems:
+        raise DataError(
+            f"run {run_dir.name!r} gives no evidence to decide on: " + "; ".join(evidence.problems),
+            "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
+        )
+    return evidence
+
+
+def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
+    """ConfigError unless two runs may be judged together: same splits and rules, different adapters.
+
+    With `seeds` they must also have the same recipe, but for its seeds, and the same base.
+    """
+    if first.candidate == other.candidate:
+        raise ConfigError(
+            f"runs {first.run!r} and {other.run!r} hold the same adapter {first.candidate}",
+            "name each adapter once, and an incumbent that is another",
+        )
+    differing = [name for name in seal.SEALED if first.manifest["data"][name] != other.manifest["data"][name]]
+    if differing or _rules(first.recipe) != _rules(other.recipe):
+        raise ConfigError(
+            f"runs {first.run!r} and {other.run!r} were not played on the same tasks and rules"
+            + (f" (splits {', '.join(differing)} differ)" if differing else ""),
+            "compare runs of the same environment, turns, reward and split sizes",
+        )
+    if seeds and (_without_seeds(first.recipe), first.base) != (_without_seeds(other.recipe), other.base):
+        raise ConfigError(
+            f"runs {first.run!r} and {other.run!r} differ in more than their seed",
+            "judge them one by one, or name one of them as --incumbent",
+        )
+
+
+def _recipe(run_dir: Path, manifest: Mapping[str, Any]) -> Recipe:
+    """The resolved recipe; ConfigError unless the manifest began with the same one, gate included."""
+    path = run_dir / "recipe.json"
+    if not path.is_file():
+        raise ConfigError(f"{run_dir} holds no recipe.json", "name the folder of a prepared run")
+    found, began = read_json(path), manifest["recipe"]
+    if "gate" not in began:
+        raise ConfigError(
+            f"run {run_dir.name!r} began without thresholds: its recipe has no [gate]",
+            "thresholds are fixed before a run; prepare a new one",
+        )
+    differing = sorted(key for key in found.keys() | began.keys() if found.get(key) != began.get(key))
+    if differing:
+        raise ConfigError(
+            f"recipe.json of run {run_dir.name!r} is not the recipe that the run began with: "
+            + "; ".join(f"{key} is {found.get(key)}, was {began.get(key)}" for key in differing),
+            "thresholds are fixed before a run; restore recipe.json and run.json, or prepare a new run",
+        )
+    return recipe.read_resolved(path)
+
+
+def _read_splits(evidence: Evidence) -> None:
+    """All splits: unchanged since the run was prepared, what this recipe draws, and free of contamination."""
+    for split in ("train", "dev", *seal.SEALED):
+        try:
+            evidence.rows[split] = lineage.read_split(evidence.folder, split)
+        except DataError as error:
+            evidence.problems.append(error.problem)
+    if evidence.problems:
+        return
+    evidence.problems += contamination.audit_run(evidence.folder).faults
+    rules, gate = evidence.recipe.environment, evidence.recipe.gate
+    tasks = [splits.row_task(row) for row in evidence.rows[gate.split]]
+    check_attainable(gate, ceiling(rules.make(), tasks, rules.max_turns), len(tasks))
+
+
+def _read_evaluations(evidence: Evidence) -> None:
+    plays = {play["label"]: play for play in evidence.manifest.get(seal.PLAYS, [])}
+    for split in seal.SEALED:
+        for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
+            try:
+                at = label(name, split)
+                evidence.records[at] = _evaluation(evidence, split, at, policy, plays)
+            except SkypodError as error:
+                evidence.problems.append(error.problem)
+    for at, entry in evidence.manifest["evaluations"].items():
+        if entry["split"] in seal.SEALED and at not in plays:
+            evidence.problems.append(f"{at} played {entry['split']} past its seal")
+    begun = [play for play in evidence.manifest.get(seal.STARTED, []) if play["label"] not in plays]
+    for play in (*plays.values(), *begun):
+        own = play["label"] in (label(CANDIDATE, split) for split in seal.SEALED)
+        if not own and play["candidate"] != evidence.base:
+            evidence.looks.append(_look(evidence, play))
+
+
+def _evaluation(
+    evidence: Evidence, split: str, at: str, policy: str, plays: Mapping[str, Mapping[str, Any]]
+) -> list[EvaluationRecord]:
+    """The records of a finished, sealed, unchanged play of a split by a policy. Raises DataError."""
+    entry, play = evidence.manifest["evaluations"].get(at), plays.get(at)
+    path = evidence.folder / "evaluations" / f"{at}.jsonl"
+    if entry is None or play is None or not path.is_file():
+        raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
+    digest = file_digest(path)
+    for of, noted in (("manifest", entry["records"]), ("seal", play["records"])):
+        if digest != noted:
+            raise DataError(f"{at}.jsonl was changed: it is {digest[:16]}, the {of} noted {noted[:16]}")
+    records = read_records(path)
+    for of, name in (("manifest", entry["policy"]), ("seal", play["candidate"])):
+        if name != policy:
+            raise DataError(f"{at} is of another policy: the {of} says {name}, this run's is {policy}")
+    if (entry["split"], play["split"]) != (split, split):
+        raise DataError(f"{at} is of {entry['split']}, sealed as {play['split']}, not of {split}")
+    rules = evidence.recipe.environment
+    settings = EvaluationSettings(
+        rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy
+    ).digest
+    odd = {record.settings for record in records} - {settings}
+    if odd or any(record.policy != policy for record in records):
+        raise DataError(
+            f"{at} was played by another policy or by other rules than the recipe's: settings "
+            f"{', '.join(sorted(odd)) or 'alike'}, {settings} expected"
+        )
+    tasks, keys = evidence.keys(split), [record.key for record in records]
+    if len(keys) != len(tasks) or set(keys) != tasks:
+        found = len(tasks & set(keys))
+        raise DataError(f"{at} holds {len(keys)} episodes, of {found} of the {len(tasks)} tasks of {split}")
+    return records
+
+
+def _look(evidence: Evidence, play: Mapping[str, Any]) -> Look:
+    """A further play; records that are gone, changed or of several samples are None."""
+    path = evidence.folder / "evaluations" / f"{play['label']}.jsonl"
+    records = None
+    if "records" in play and path.is_file() and file_digest(path) == play["records"]:
+        records = read_records(path)
+        if {record.key for record in records} != evidence.keys(play["split"]):
+            records = None
+    return Look(play["candidate"], play["label"], play["split"], play["again"], records)
+
+
+def _rules(chosen: Recipe) -> dict[str, Any]:
+    return chosen.environment.model_dump()
+
+
+def _without_seeds(chosen: Recipe) -> dict[str, Any]:
+    plain = chosen.model_dump()
+    return plain | {"name": "", "seed": 0, "data": plain["data"] | {"seed": 0}}
