@@ -15,6 +15,7 @@ from pathlib import Path
 from rehearsal import preflight
 from rehearsal.interrupts import interruptible
 from rehearsal.substrate import Folders
+from training.audits.ancestry import DECLARATION
 from training.errors import ConfigError, SkypodError, SubstrateError
 from training.files import tree_digest
 
@@ -86,12 +87,13 @@ class WarmStart:
         return f"made {self._digest()}"
 
     def _is_complete(self) -> bool:
-        """Whether the folder holds what a warm start wrote, byte for byte."""
+        """Whether the folder holds what a warm start wrote, byte for byte, and says what it was taught."""
         try:
             wanted = json.loads((self._folder / RECORD).read_text())["model_digest"]
         except (OSError, ValueError, KeyError):
             return False
-        return tree_digest(self._folder, without=RECORD) == wanted
+        declared = (self._folder / DECLARATION).is_file()
+        return declared and tree_digest(self._folder, without=RECORD) == wanted
 
     def _digest(self) -> str:
         return json.loads((self._folder / RECORD).read_text())["model_digest"][:12]

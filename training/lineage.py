@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from training import splits
+from training import splits, toml_settings
 from training.errors import ConfigError, DataError
 from training.files import file_digest, read_json, tree_digest, write_json
 from training.recipe import Recipe
@@ -100,6 +100,17 @@ def read_split(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
             "name one of those, or prepare a new run",
         )
     return splits.read(run_dir / "data" / f"{name}.jsonl", noted[name])
+
+
+def read_recipe(run_dir: Path) -> Recipe:
+    """The resolved recipe that the run began with."""
+    path = run_dir / MANIFEST
+    return toml_settings.parse(read(run_dir)["recipe"], Recipe, source=f"the recipe in {path}")
+
+
+def record_audit(run_dir: Path, name: str, report: dict[str, Any]) -> None:
+    """Note what an audit found, in place of what it found before."""
+    update(run_dir, audits={**read(run_dir).get("audits", {}), name: report})
 
 
 def record_evaluation(run_dir: Path, label: str, records: Path, summary: dict[str, Any]) -> None:

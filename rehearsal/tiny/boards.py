@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -10,7 +10,10 @@ import torch
 from rehearsal.tiny import atlas, fields
 from rehearsal.tiny.fields import Fields
 from training import splits
+from training.audits import ancestry
+from training.audits.ancestry import Body
 from training.environments.maze import MazeEnvironment
+from training.mazes import Maze
 from training.render import RenderStyle
 
 ENVIRONMENT = MazeEnvironment(squares_per_move=2)
@@ -21,11 +24,26 @@ _EPOCHS = {"perception": -1, "habits": -2}
 """Epochs no training run reaches, so that the warm start draws other mazes than the run that follows it."""
 
 
-def learning(stage: str, seed: int, count: int) -> tuple[Fields, str]:
-    """`count` training mazes of a stage and the digest of their rows; none is an evaluation maze, up to
-    symmetry."""
-    rows = splits.draw_train(ENVIRONMENT, seed, count, epoch=_EPOCHS[stage])
-    return fields.from_mazes([splits.row_task(row) for row in rows]), splits.content_digest(rows)
+def learning(stage: str, seed: int, count: int) -> tuple[Fields, Body]:
+    """`count` training mazes of a stage, as fields and as what is declared of them.
+
+    None is an evaluation maze, up to symmetry. Each is shown in all symmetries: see `sample`.
+    """
+    mazes = _drawn(stage, seed, count)
+    generator = {
+        "function": "training.splits.draw_train",
+        "environment": ENVIRONMENT.name,
+        "seed": seed,
+        "epoch": _EPOCHS[stage],
+        "count": count,
+    }
+    taught = Body(stage, [ancestry.prints(maze) for maze in mazes], symmetries=True, generator=generator)
+    return fields.from_mazes(mazes), taught
+
+
+@lru_cache(maxsize=2)
+def _drawn(stage: str, seed: int, count: int) -> list[Maze]:
+    return [splits.row_task(row) for row in splits.draw_train(ENVIRONMENT, seed, count, epoch=_EPOCHS[stage])]
 
 
 @cache

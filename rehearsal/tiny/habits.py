@@ -36,8 +36,8 @@ QUICK = Plan(mazes=400, acquire=Schedule(steps=40, rate=1.5e-3, warmup=5), games
 
 def train(policy: Any, seed: int, plan: Plan, journal: Journal) -> None:
     """Teach the habits to `policy` in place; steps already in the journal's folder are not repeated."""
-    board, digest = boards.learning("habits", seed, plan.mazes)
-    journal.note("habits-data", mazes=plan.mazes, digest=digest)
+    board, taught = boards.learning("habits", seed, plan.mazes)
+    journal.note("habits-data", mazes=plan.mazes, digest=taught.digest)
 
     def acquire(rng: np.random.Generator) -> torch.Tensor:
         batch = boards.sample(board, plan.games, rng)

@@ -28,6 +28,7 @@ from rehearsal.tiny import atlas, boards, demonstrators, learn, model, vision
 from rehearsal.tiny.fields import Fields
 from rehearsal.tiny.journal import Journal, grades
 from rehearsal.tiny.learn import Schedule
+from training.audits.ancestry import Body
 from training.errors import DataError
 from training.files import file_digest, write_json
 
@@ -91,8 +92,8 @@ def train(seed: int, plan: Plan, journal: Journal) -> Any:
     policy = model.initialize(seed)
     heads = torch.nn.Linear(model.WIDTH, sum(HEADS))
     tiles = boards.patches()
-    board, digest = boards.learning("perception", seed, plan.mazes)
-    journal.note("perception-data", mazes=plan.mazes, digest=digest)
+    board, taught = boards.learning("perception", seed, plan.mazes)
+    journal.note("perception-data", mazes=plan.mazes, digest=taught.digest)
 
     def see(rng: np.random.Generator) -> torch.Tensor:
         batch = boards.sample(board, plan.pictures, rng)
@@ -154,6 +155,17 @@ def load(folder: Path) -> tuple[Any, dict[str, Any]]:
     return policy, record
 
 
+def taught(record: dict[str, Any]) -> Body:
+    """The mazes that a saved stage 1 was taught. DataError when its seed does not give them any more."""
+    _, body = boards.learning("perception", record["seed"], record["plan"]["mazes"])
+    if body.digest != record["taught"]:
+        raise DataError(
+            f"stage 1 was taught mazes {record['taught'][:16]}, its seed now gives {body.digest[:16]}",
+            "train stage 1 again: what it was taught cannot be declared",
+        )
+    return body
+
+
 def shipped() -> Path:
     """Folder of the stage 1 that comes with this package."""
     return Path(str(resources.files("rehearsal.tiny"))) / "data" / "perception"
@@ -168,7 +180,9 @@ def make(out_dir: Path, seed: int) -> None:
     partial = out_dir.with_name(out_dir.name + ".partial")
     save(policy, partial, {})
     rounded, _ = load(partial)
-    save(policy, partial, request | {"grades": grades(rounded), "journal": journal.entries()})
+    _, taught = boards.learning("perception", seed, plan.mazes)
+    found = {"grades": grades(rounded), "journal": journal.entries(), "taught": taught.digest}
+    save(policy, partial, request | found)
     os.replace(partial, out_dir)
     journal.discard()
 

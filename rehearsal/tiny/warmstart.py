@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
-from rehearsal.tiny import habits, model, perception
+from rehearsal.tiny import boards, habits, model, perception
 from rehearsal.tiny.journal import Journal, grades
+from training.audits import ancestry
+from training.audits.ancestry import Body
 from training.errors import ConfigError, SkypodError
 from training.files import tree_digest, write_json
 
@@ -38,7 +40,7 @@ def make(out_dir: Path, seed: int, *, stage1: str = SHIPPED, quick: bool = False
         return _existing(out_dir, request)
     torch.set_num_threads(1)
     journal = Journal(out_dir.with_name(out_dir.name + ".work"), request)
-    policy, source = _seeing(stage1, seed, journal)
+    policy, source, seen = _seeing(stage1, seed, journal)
     plan = habits.QUICK if quick else habits.Plan()
     habits.train(policy, seed, plan, journal)
     found = grades(policy)
@@ -46,6 +48,8 @@ def make(out_dir: Path, seed: int, *, stage1: str = SHIPPED, quick: bool = False
     partial = out_dir.with_name(out_dir.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save(policy, partial)
+    _, shown = boards.learning("habits", seed, plan.mazes)
+    ancestry.declare(partial, [seen, shown])
     record = request | {
         "perception": source,
         "habits": asdict(plan),
@@ -60,14 +64,16 @@ def make(out_dir: Path, seed: int, *, stage1: str = SHIPPED, quick: bool = False
     return record
 
 
-def _seeing(stage1: str, seed: int, journal: Journal) -> tuple[Any, dict[str, Any]]:
+def _seeing(stage1: str, seed: int, journal: Journal) -> tuple[Any, dict[str, Any], Body]:
+    """The policy of stage 1, where it is from, and what it was taught."""
     if stage1 == SCRATCH:
         plan = perception.Plan()
-        return perception.train(seed, plan, journal), {"trained": asdict(plan)}
+        policy = perception.train(seed, plan, journal)
+        return policy, {"trained": asdict(plan)}, boards.learning("perception", seed, plan.mazes)[1]
     policy, record = perception.load(perception.shipped() if stage1 == SHIPPED else Path(stage1))
     source = {name: record[name] for name in ("seed", "weights_sha256", "grades")}
     journal.note("stage1", **source)
-    return policy, source
+    return policy, source, perception.taught(record)
 
 
 def _existing(out_dir: Path, request: dict[str, Any]) -> dict[str, Any]:

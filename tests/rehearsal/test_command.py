@@ -22,6 +22,7 @@ from rehearsal import preflight, session, stop, substrate, warm
 from rehearsal.session import overrides, run_name
 from rehearsal.substrate import MARK, Folders, end_survivors, free_ports, survivors
 from training import jobs
+from training.audits import ancestry
 from training.errors import ConfigError, SubstrateError
 from training.files import tree_digest, write_json
 
@@ -224,6 +225,7 @@ def test_a_damaged_base_is_made_anew_and_a_foreign_one_never_touched(tmp_path):
     base = tmp_path / warm.QUICK
     base.mkdir()
     (base / "model.safetensors").write_bytes(b"weights")
+    ancestry.declare(base, [])
     write_json(base / warm.RECORD, {"model_digest": tree_digest(base, without=warm.RECORD)})
     kept = warm.WarmStart(base, Path("/bin/false"), tmp_path / "log")
     with kept:

@@ -8,6 +8,8 @@ import torch
 from rehearsal.tiny import boards, demonstrators, habits, model, perception, warmstart
 from rehearsal.tiny import play as board_play
 from rehearsal.tiny.learn import Schedule
+from training import splits
+from training.audits import ancestry
 from training.errors import ConfigError, DataError
 from training.files import file_digest
 
@@ -22,7 +24,9 @@ def short(monkeypatch):
 @pytest.fixture
 def untrained(tmp_path):
     policy = model.initialize(5)
-    perception.save(policy, tmp_path / "stage1", {"seed": 5, "grades": {}})
+    _, taught = boards.learning("perception", 5, 40)
+    record = {"seed": 5, "grades": {}, "plan": {"mazes": 40}, "taught": taught.digest}
+    perception.save(policy, tmp_path / "stage1", record)
     return tmp_path / "stage1"
 
 
@@ -32,6 +36,17 @@ def test_the_shipped_stage_1_is_the_recorded_one_and_sees():
     played = board_play.play(policy, boards.patches(), boards.test(), boards.MAX_TURNS)
     assert played.solve_rate == record["grades"]["test_greedy"] >= 0.97
     assert played.well_formed == 1.0
+
+
+def test_what_the_shipped_stage_1_was_taught_is_known_and_kept_clear_of_every_evaluation():
+    """The digest was taken with the code that trained it, whose journal names the same rows."""
+    _, record = perception.load(perception.shipped())
+    body = perception.taught(record)
+    assert len(body.prints) == 8000
+    quarantined = splits.quarantine(boards.ENVIRONMENT)
+    assert not quarantined & {one.same_layout_up_to_symmetry for one in body.prints}
+    with pytest.raises(DataError, match="cannot be declared"):
+        perception.taught(record | {"taught": "0" * 64})
 
 
 def test_a_changed_stage_1_is_refused(untrained):
@@ -51,6 +66,9 @@ def test_a_warm_start_is_a_checkpoint_with_its_record(tmp_path, untrained, short
     assert json.loads((out / warmstart.RECORD).read_text()) == json.loads(json.dumps(record))
     assert [entry["stage"] for entry in record["journal"]] == ["stage1", "habits-data", "habits", "grades"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage1", "start"]
+    declared = {body.name: body for body in ancestry.read(out).bodies}
+    assert {name: len(body.prints) for name, body in declared.items()} == {"perception": 40, "habits": 40}
+    assert all(body.symmetries and body.generator["seed"] in (3, 5) for body in declared.values())
     AutoProcessor.from_pretrained(out)
     loaded = Qwen3VLForConditionalGeneration.from_pretrained(out, dtype=torch.float32)
     seeing, _ = perception.load(untrained)

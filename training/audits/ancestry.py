@@ -5,6 +5,7 @@ task: the four digests of `Prints`. Where the data cannot be listed it says so, 
 may have been shown: the audit then draws as many, which tells how many of a split are likely to be known.
 """
 
+import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,16 @@ class Body:
     generator: dict[str, Any] | None = None
     guessed: bool = False
 
+    @property
+    def listing(self) -> str:
+        """The file that lists it: one line of digests per task, in the order of the draws."""
+        return "".join(" ".join(prints) + "\n" for prints in self.prints)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the listing."""
+        return hashlib.sha256(self.listing.encode()).hexdigest()
+
 
 @dataclass(frozen=True)
 class Ancestry:
@@ -67,7 +78,7 @@ def declare(folder: Path, bodies: Iterable[Body]) -> None:
     listed = []
     for body in bodies:
         file = folder / f"ancestry-{body.name}.txt"
-        write_atomic(file, "".join(" ".join(prints) + "\n" for prints in body.prints))
+        write_atomic(file, body.listing)
         listed.append(
             {
                 "name": body.name,
@@ -75,7 +86,7 @@ def declare(folder: Path, bodies: Iterable[Body]) -> None:
                 "symmetries": body.symmetries,
                 "generator": body.generator or {},
                 "file": file.name,
-                "sha256": file_digest(file),
+                "sha256": body.digest,
             }
         )
     write_json(folder / DECLARATION, {"declared": True, "data": listed})

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from training import lineage, recipe, splits
+from training import lineage, splits
 from training.audits import ancestry
 from training.audits.ancestry import Ancestry, Body, Prints
 from training.environments.base import MIRRORED
@@ -111,7 +111,7 @@ def audit_run(run_dir: Path) -> Contamination:
     """
     rows_of = {name: lineage.read_split(run_dir, name) for name in (TRAIN, *EVALUATED)}
     found = audit(rows_of, ancestry.read(run_dir / FOLDER))
-    drawn = dict(splits.of_recipe(recipe.read_resolved(run_dir / "recipe.json")))
+    drawn = dict(splits.of_recipe(lineage.read_recipe(run_dir)))
     foreign = [name for name, rows in rows_of.items() if tuple(rows) != tuple(drawn[name])]
     faults = [f"the rows of {name} are not those that the recipe draws" for name in foreign]
     return Contamination(**{**vars(found), "faults": (*found.faults, *faults)})
