@@ -26,6 +26,7 @@ __all__ = [
 
 ENVIRONMENTS: dict[str, str] = {
     "maze": "training.environments.maze:MazeEnvironment",
+    "maze-visgym": "training.environments.visgym:VisGymEnvironment",
     "counting": "training.environments.counting:CountingEnvironment",
 }
 """Name -> "module:Class"."""

@@ -42,7 +42,10 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy is shown: a picture (uint8 [height, width, 3], sides multiples of 32) and words."""
+    """What a policy is shown: a picture, uint8 [height, width, 3], and words.
+
+    Pictures of ours have sides that are multiples of 32; a model's processor rescales all others.
+    """
 
     image: np.ndarray
     text: str = ""

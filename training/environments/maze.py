@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from training import maze_batches, symmetry
-from training.environments.base import BIGGER, PLAIN, RECOLOURED, Environment, Observation
+from training.environments.base import BIGGER, PLAIN, RECOLOURED, Environment, Observation, World
 from training.errors import ConfigError, DataError
 from training.mazes import MOVES, Maze, Square, generate, published
 from training.protocol import ACTIONS, Action, parse
@@ -52,18 +52,11 @@ class MazeWorld:
 
 
 @dataclass(frozen=True)
-class MazeEnvironment(Environment):
-    """`squares_per_move` is 1 (VisGym: one action, one square) or 2 (one action, one cell)."""
+class MazeTasks(Environment):
+    """What environments of mazes have in common; one of them says how far a move goes."""
 
-    name: ClassVar[str] = "maze"
     actions: ClassVar[tuple[str, ...]] = ACTIONS
-    squares_per_move: int = 1
-
-    def __post_init__(self) -> None:
-        if self.squares_per_move not in (1, 2):
-            raise ConfigError(
-                f"squares_per_move = {self.squares_per_move}", "use 1 (one square) or 2 (one cell) a move"
-            )
+    squares_per_move = 1
 
     def load(self, data: Mapping[str, Any]) -> Maze:
         maze = Maze.from_json(data)
@@ -93,5 +86,19 @@ class MazeEnvironment(Environment):
     def parse(self, answer: str) -> str | None:
         return parse(answer)
 
-    def world(self, task: Maze) -> MazeWorld:
+    def world(self, task: Maze) -> World:
         return MazeWorld(task, self.squares_per_move)
+
+
+@dataclass(frozen=True)
+class MazeEnvironment(MazeTasks):
+    """`squares_per_move` is 1 (VisGym: one action, one square) or 2 (one action, one cell)."""
+
+    name: ClassVar[str] = "maze"
+    squares_per_move: int = 1
+
+    def __post_init__(self) -> None:
+        if self.squares_per_move not in (1, 2):
+            raise ConfigError(
+                f"squares_per_move = {self.squares_per_move}", "use 1 (one square) or 2 (one cell) a move"
+            )
