@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
         adapter = experiment.run(chosen, run_dir, Path(os.environ[SHARED_VARIABLE]), backend, events)
     except BaseException as error:
         traceback.print_exc()
-        events.emit("failed", message=_shortened(f"{type(error).__name__}: {error}"))
+        events.emit("failed", message=explain(error))
         raise SystemExit(1) from error
     lineage.update(
         run_dir,
@@ -47,9 +48,24 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
     events.emit("finished", adapter=str(adapter.relative_to(run_dir)))
 
 
-def _shortened(text: str) -> str:
-    """Beginning and end: Ray puts the cause of an error last."""
-    return text if len(text) <= 2000 else f"{text[:600]} [...] {text[-1400:]}"
+def explain(error: BaseException) -> str:
+    """What went wrong, without the traceback that Ray puts into an error's text, and which nodes died."""
+    while isinstance(getattr(error, "cause", None), BaseException):
+        error = error.cause  # of a RayTaskError
+    text = f"{type(error).__name__}: {error}"
+    if len(text) > 2000:
+        text = f"{text[:600]} [...] {text[-1400:]}"  # others put the cause last, too
+    died = _nodes_that_died()
+    return f"{text} (Ray nodes that died: {', '.join(died)})" if died else text
+
+
+def _nodes_that_died() -> list[str]:
+    """Their names; workers elsewhere only see that a peer is gone."""
+    import ray
+
+    with suppress(Exception):  # a cluster that cannot be asked must not hide what went wrong
+        return [node["NodeName"] for node in ray.nodes() if not node["Alive"]]
+    return []
 
 
 def _join(chosen: recipe.Recipe, backend: "Backend") -> None:
