@@ -1,6 +1,5 @@
 """Plays mazes through an OpenAI-compatible endpoint: a `Policy` of training.evaluate over HTTP."""
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -34,7 +33,8 @@ class ChatPolicy:
     """A model behind /v1/chat/completions; the whole episode, pictures included, goes with every turn.
 
     `allowed_token_ids` limits what is sampled; without it the vision tokens are banned by name. A sampled
-    answer (temperature > 0) is seeded by episode and turn, so asking again gives the same answer.
+    answer (temperature > 0) is seeded by `seed`, episode and turn, so asking again gives the same answer.
+    No answer takes longer than `max_tokens` and `timeout_s` let it.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class ChatPolicy:
     ):
         if concurrency < 1 or max_tokens < 1:
             raise ConfigError(f"concurrency = {concurrency}, max_tokens = {max_tokens}", "use 1 or more")
+        if not temperature >= 0:
+            raise ConfigError(f"temperature = {temperature}", "use 0 (greedy) or more")
         self.model = model
         self.endpoint = Endpoint(
             base_url, api_key, timeout_s=timeout_s, connections=concurrency, retries=retries
@@ -101,7 +103,7 @@ class ChatPolicy:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": conversation.messages(),
-            "seed": _seed(self._seed, conversation.key, len(conversation.turns)),
+            "seed": conversation.seed(self._seed),
             "return_token_ids": True,
             **self._sampling,
         }
@@ -121,7 +123,8 @@ def _completion(answer: dict[str, Any], top: int) -> Completion:
     if top and len(places) != len(token_ids):
         raise ValueError("not one log-probability for each token")
     return Completion(
-        text=choice["message"]["content"] or "",
+        # A lone surrogate cannot be sent back as part of the conversation.
+        text=(choice["message"]["content"] or "").encode("utf-8", "replace").decode(),
         token_ids=token_ids,
         logprobs=tuple(float(place["logprob"]) for place in places),
         top=tuple(
@@ -134,8 +137,3 @@ def _completion(answer: dict[str, Any], top: int) -> Completion:
 def _token_id(token: str) -> int:
     """vLLM writes a token as `token_id:<n>` when asked for ids: texts of special tokens are not unique."""
     return int(token.removeprefix("token_id:"))
-
-
-def _seed(seed: int, key: str, turn: int) -> int:
-    """A seed of 31 bits, the same for the same turn of the same episode."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{key}:{turn}".encode()).digest()[:4]) >> 1

@@ -7,18 +7,18 @@ evaluation that dies continues where it was, with no task counted twice or lost.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from training import reward as rewards
-from training.environments import Environment, EpisodeResult, Game, Observation, Task, named
+from training.conversation import Conversation, Policy, Turn
+from training.environments import Environment, EpisodeResult, Game, Task, named
 from training.errors import ConfigError, DataError, SubstrateError
 from training.protocol import strip_end
-from training.render import image_data_url
+from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
 
 __all__ = [
@@ -41,86 +41,47 @@ __all__ = [
 ]
 
 LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One past turn: the picture shown, uint8 [height, width, 3], the answer given, the words shown."""
-
-    image: np.ndarray
-    answer: str
-    text: str = ""
-
-
-@dataclass
-class Conversation:
-    """What a policy is asked: the past turns of one episode, oldest first, and the picture of now.
-
-    `key` names the episode (task digest and sample), so that sampling can be seeded by (key, turn). `text`
-    are the words shown with the picture of now, "" where there are none.
-    """
-
-    key: str
-    image: np.ndarray
-    turns: list[Turn] = field(default_factory=list)
-    text: str = ""
-
-    @property
-    def images(self) -> list[np.ndarray]:
-        """All pictures, the current one last."""
-        return [*(turn.image for turn in self.turns), self.image]
-
-    @property
-    def answers(self) -> list[str]:
-        """The answers given so far, without end-of-turn tokens: one fewer than `images`."""
-        return [turn.answer for turn in self.turns]
-
-    def messages(self) -> list[dict[str, Any]]:
-        """In the chat format: words and picture from the user, an answer, ..., those of now."""
-        chat: list[dict[str, Any]] = []
-        for turn in self.turns:
-            chat.append(user_message(Observation(turn.image, turn.text)))
-            chat.append({"role": "assistant", "content": turn.answer})
-        return [*chat, user_message(Observation(self.image, self.text))]
-
-
-def user_message(observation: Observation) -> dict[str, Any]:
-    """An observation in the chat format: its words, where it has any, and its picture."""
-    words = [{"type": "text", "text": observation.text}] if observation.text else []
-    picture = {"type": "image_url", "image_url": {"url": image_data_url(observation.image)}}
-    return {"role": "user", "content": [*words, picture]}
-
-
-class Policy(Protocol):
-    """Anything that plays."""
-
-    def act(self, conversations: list[Conversation]) -> Sequence[str]:
-        """One answer per conversation, in their order."""
-        ...
+HOTTEST = 2.0
+EXACT, CLUSTERED = "exact", "clustered"
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
     """How the tasks are played. `policy` names the candidate (a digest, best of all) and is recorded.
 
-    `batch` limits the episodes that are live at once (None: all); `samples` is episodes per task.
+    `temperature` 0 is greedy. Otherwise every answer is sampled with a seed of its own, from `seed`, task,
+    sample and turn (`Conversation.seed`), and `samples` episodes are played of each task. The policy has to
+    be made with the same two. `batch` limits the episodes that are live at once (None: all).
     """
 
     environment: Environment
     max_turns: int
     reward: str = rewards.DEFAULT
     policy: str = ""
+    temperature: float = 0.0
+    seed: int = 0
     samples: int = 1
     batch: int | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1 or (self.batch is not None and self.batch < 1):
             raise ConfigError(f"samples = {self.samples}, batch = {self.batch}", "use 1 or more of each")
+        if not 0 <= self.temperature <= HOTTEST or not 0 <= self.seed < 2**63:
+            raise ConfigError(
+                f"temperature = {self.temperature}, seed = {self.seed}",
+                f"use a temperature of 0 to {HOTTEST:g} and a seed of 0 or more",
+            )
+        if self.samples > 1 and not self.temperature:
+            raise ConfigError(
+                f"{self.samples} samples at temperature 0 are one game played {self.samples} times",
+                "give a temperature above 0, or play one sample",
+            )
 
     @property
     def digest(self) -> str:
-        """Names what makes records comparable: all but the number of samples and the batch."""
-        parts = asdict(self) | {"environment": self.environment.name, "samples": None, "batch": None}
+        """Names what makes records comparable: all but samples, batch and an unread seed."""
+        unread = {"samples": None, "batch": None} | ({} if self.temperature else {"seed": None})
+        parts = asdict(self) | unread | {"environment": self.environment.name}
         parts["options"] = self.environment.options
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -196,17 +157,22 @@ class Progress:
 class Summary:
     """What records show. All rates are shares (0 to 1) and `solve_rate` comes from `solved` alone.
 
-    `low` and `high` bound the solve rate (exact, 95 %). `ceiling` is the share of tasks that an oracle solves
-    within the turns allowed. `format_rate` is the share of all turns that were actions. `turns_over_optimal`
-    is the mean of turns divided by optimal turns over solved episodes, None when none is solved.
-    `records_digest` names the records, whatever their order in the file.
+    `n` counts episodes: `samples` of each task. `low` and `high` bound the solve rate (95 %); `interval` says
+    how: "exact" (Clopper and Pearson) with one sample, "clustered" (`samples.clustered_interval`) with more.
+    `pass_at_k` is the chance that k samples hold a solved one, by k as a text. `ceiling` is the share of
+    tasks that an oracle solves within the turns allowed. `format_rate` is the share of all turns that were
+    actions. `turns_over_optimal` is the mean of turns divided by optimal turns over solved episodes, None
+    when none is solved. `records_digest` names the records, whatever their order in the file.
     """
 
     n: int
+    samples: int
     solved: int
     solve_rate: float
     low: float
     high: float
+    interval: str
+    pass_at_k: dict[str, float]
     ceiling: float
     solve_rate_of_solvable: float
     format_rate: float
@@ -310,15 +276,22 @@ def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None)
             f"the ceiling given is {ceiling:.4f}, that of the records is {solvable / n:.4f}",
             "the records are not of the tasks and turns meant; finish or repeat the evaluation",
         )
-    low, high = clopper_pearson(solved, n, LEVEL)
+    counts, samples = _solved_by_task(records)
+    if samples == 1:
+        low, high = clopper_pearson(solved, n, LEVEL)
+    else:
+        low, high = clustered_interval(counts, samples, LEVEL)
     ratios = [record.turns / record.optimal_turns for record in records if record.solved]
     turns = sum(record.turns for record in records)
     return Summary(
         n=n,
+        samples=samples,
         solved=solved,
         solve_rate=solved / n,
         low=low,
         high=high,
+        interval=EXACT if samples == 1 else CLUSTERED,
+        pass_at_k=pass_at(counts, samples),
         ceiling=solvable / n,
         solve_rate_of_solvable=solved / solvable if solvable else 0.0,
         format_rate=sum(record.format_ok * record.turns for record in records) / turns,
@@ -329,6 +302,20 @@ def summarize(records: Sequence[EvaluationRecord], ceiling: float | None = None)
         settings=records[0].settings,
         records_digest=records_digest(records),
     )
+
+
+def _solved_by_task(records: Sequence[EvaluationRecord]) -> tuple[list[int], int]:
+    """Solved episodes of each task, and how many episodes each has. DataError unless all have as many."""
+    played, solved = Counter(), Counter()
+    for record in records:
+        played[record.digest] += 1
+        solved[record.digest] += record.solved
+    if len(set(played.values())) > 1:
+        raise DataError(
+            f"tasks have {min(played.values())} to {max(played.values())} samples",
+            "finish the evaluation: each task counts for as much as any other",
+        )
+    return [solved[digest] for digest in played], next(iter(played.values()))
 
 
 def ceiling(environment: Environment, tasks: Iterable[Task], max_turns: int) -> float:

@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,7 +7,9 @@ import pytest
 from training.environments import named
 from training.errors import ConfigError, DataError, SubstrateError
 from training.evaluate import (
+    Conversation,
     EvaluationSettings,
+    Turn,
     ceiling,
     paired,
     play,
@@ -17,6 +20,7 @@ from training.evaluate import (
 from training.mazes import generate, published
 from training.protocol import ACTIONS, STOP
 from training.render import draw
+from training.statistics import clopper_pearson
 
 MAZES = published("easy")
 SQUARES, CELLS = named("maze"), named("maze", squares_per_move=2)
@@ -188,10 +192,69 @@ def test_half_an_evaluation_or_a_mixed_one_is_not_summarized(scripted, play_orac
         summarize([])
 
 
-def test_samples_are_episodes_of_their_own(scripted, play_oracle):
-    records = play(scripted(MAZES, play_oracle), MAZES[:4], EvaluationSettings(CELLS, 10, samples=3))
+def sampled(**chosen):
+    return EvaluationSettings(CELLS, 10, policy="p", temperature=1.0, **chosen)
+
+
+def test_samples_are_episodes_of_their_own_and_belong_to_their_maze(scripted, play_oracle):
+    lucky = {MAZES[0].digest: 3, MAZES[1].digest: 1}
+    seen = Counter()
+
+    def sometimes(maze, position, turn):
+        seen[maze.digest] += turn == 0
+        return play_oracle(maze, position, turn) if seen[maze.digest] <= lucky.get(maze.digest, 0) else STOP
+
+    records = play(scripted(MAZES, sometimes), MAZES[:4], sampled(samples=3, batch=1))
     assert [(r.digest, r.sample) for r in records] == [(m.digest, s) for m in MAZES[:4] for s in range(3)]
-    assert summarize(records).n == 12
+    summary = summarize(records)
+    assert (summary.n, summary.samples, summary.solved, summary.solve_rate) == (12, 3, 4, 4 / 12)
+    assert summary.pass_at_k == pytest.approx({"1": 4 / 12, "2": (1 + 2 / 3) / 4, "3": 2 / 4})
+    low, high = clopper_pearson(4, 12)
+    assert summary.interval == "clustered"
+    assert summary.low < low < high < summary.high
+
+
+def test_one_sample_has_an_exact_interval(scripted, play_oracle):
+    summary = summarize(play(scripted(MAZES, play_oracle), MAZES[:4], sampled()))
+    assert (summary.interval, summary.samples, summary.pass_at_k) == ("exact", 1, {"1": 1.0})
+    assert (summary.low, summary.high) == clopper_pearson(4, 4)
+
+
+def test_more_samples_are_added_to_those_there_and_an_uneven_evaluation_is_not_summarized(
+    tmp_path, scripted, play_oracle
+):
+    path = tmp_path / "sampled.jsonl"
+    few = play(scripted(MAZES, play_oracle), MAZES[:4], sampled(samples=2), records_path=path)
+    policy = scripted(MAZES, play_oracle)
+    more = play(policy, MAZES[:4], sampled(samples=3), records_path=path)
+    assert {key for keys in policy.asked for key in keys} == {f"{maze.digest}/2" for maze in MAZES[:4]}
+    assert [record for record in more if record.sample < 2] == few
+    with pytest.raises(DataError, match="2 to 3 samples"):
+        summarize(more[:-1])
+
+
+def test_records_of_another_temperature_or_seed_are_not_mixed(tmp_path, scripted, play_oracle):
+    path = tmp_path / "sampled.jsonl"
+    policy = scripted(MAZES, play_oracle)
+    play(policy, MAZES[:2], sampled(seed=1), records_path=path)
+    greedy = EvaluationSettings(CELLS, 10, policy="p")
+    for other in (sampled(seed=2), greedy, EvaluationSettings(CELLS, 10, policy="p", temperature=0.5)):
+        with pytest.raises(DataError, match="another evaluation"):
+            play(policy, MAZES[:2], other, records_path=path)
+    assert greedy.digest == EvaluationSettings(CELLS, 10, policy="p", seed=5).digest
+
+
+def test_every_sampled_answer_has_a_seed_of_its_own():
+    asked = [
+        Conversation(f"{maze.digest}/{sample}", draw(maze, maze.start), turns)
+        for maze in MAZES[:5]
+        for sample in range(4)
+        for turns in ([], [Turn(draw(maze, maze.start), STOP)])
+    ]
+    seeds = [conversation.seed(0) for conversation in asked]
+    assert len(set(seeds)) == len(asked)
+    assert [conversation.seed(0) for conversation in asked] == seeds
+    assert not set(seeds) & {conversation.seed(1) for conversation in asked}
 
 
 @pytest.mark.parametrize("answers", [["('move', 0)"], [None, None], []])
@@ -209,6 +272,11 @@ def test_bad_requests_are_refused(scripted, play_oracle):
         play(scripted(MAZES, play_oracle), [MAZES[0], MAZES[0]], LAPTOP)
     with pytest.raises(ConfigError, match="samples"):
         EvaluationSettings(SQUARES, 10, samples=0)
+    for wrong in ({"temperature": -0.1}, {"temperature": float("nan")}, {"temperature": 3.0}, {"seed": -1}):
+        with pytest.raises(ConfigError, match="temperature of 0 to 2"):
+            EvaluationSettings(SQUARES, 10, **wrong)
+    with pytest.raises(ConfigError, match="one game played 4 times"):
+        EvaluationSettings(SQUARES, 10, samples=4)
     with pytest.raises(ConfigError, match="batch"):
         EvaluationSettings(SQUARES, 10, batch=0)
 

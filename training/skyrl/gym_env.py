@@ -4,8 +4,8 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
+from training.conversation import user_message
 from training.environments import Game, named
-from training.evaluate import user_message
 
 ENV_ID = "skypod"
 
