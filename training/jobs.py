@@ -191,7 +191,9 @@ async def _watch(client: Any, submission_id: str, told: _Told, poll_s: float) ->
     log = client.get_job_logs(submission_id)
     told.restart()
     told.feed(log)
-    return Outcome(status, client.get_job_info(submission_id).message or "", log)
+    # Ray appends up to 20,000 characters of the log that is here anyway.
+    message = (client.get_job_info(submission_id).message or "").partition(", last available logs")[0]
+    return Outcome(status, message, log)
 
 
 async def _tail(client: Any, submission_id: str, told: _Told) -> None:

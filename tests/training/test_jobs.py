@@ -27,7 +27,7 @@ class Job:
         return SimpleNamespace(value=self.last if self.ended else "RUNNING")
 
     def get_job_info(self, _: str) -> SimpleNamespace:
-        return SimpleNamespace(message="done")
+        return SimpleNamespace(message="done, last available logs (truncated to 20,000 chars):\n...")
 
     def get_job_logs(self, _: str) -> str:
         self.logs_asked += 1
