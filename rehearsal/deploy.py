@@ -80,9 +80,15 @@ def assembly_args(assembly: Path) -> list[str]:
     return ["--app", str(assembly)]
 
 
-def synth(env: Mapping[str, str], app_args: Sequence[str], assembly: Path, on_event: OnEvent) -> None:
+def synth(
+    env: Mapping[str, str],
+    app_args: Sequence[str],
+    assembly: Path,
+    on_event: OnEvent,
+    watch: Watch = _nothing,
+) -> None:
     """Synthesize the app into `assembly`, once for all later calls."""
-    _run("synth", ["synth", "--quiet", "--output", str(assembly), *app_args], env, on_event)
+    _run("synth", ["synth", "--quiet", "--output", str(assembly), *app_args], env, on_event, watch)
 
 
 def bootstrap(env: Mapping[str, str], on_event: OnEvent, watch: Watch = _nothing) -> None:

@@ -100,7 +100,7 @@ def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
     shutil.rmtree(r.assembly, ignore_errors=True)
     with ThreadPoolExecutor(1) as beside:
         bootstrapped = beside.submit(deploy.bootstrap, env, show, watch)
-        deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show)
+        deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show, watch)
         bootstrapped.result()
     deploy.deploy(env, deploy.assembly_args(r.assembly), show, watch)
     r.deployed = outputs.read(r.session, r.environment)
