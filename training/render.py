@@ -100,10 +100,10 @@ def draw_all(
 
 def image_data_url(image: np.ndarray) -> str:
     """A uint8 [height, width, 3] picture as a PNG `data:` URL; the same picture gives the same text."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise DataError(
             f"a picture must be uint8 [height, width, 3], found {image.dtype} {list(image.shape)}",
-            "pass what training.render.draw returns",
+            "pass what an environment's world shows",
         )
     return _encoded(image.tobytes(), image.shape[0], image.shape[1])
 

@@ -116,7 +116,13 @@ def test_data_url_holds_the_same_picture():
 
 
 @pytest.mark.parametrize(
-    "bad", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4, 4), np.uint8)]
+    "bad",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
 )
 def test_other_arrays_are_no_picture(bad):
     with pytest.raises(DataError, match="uint8"):

@@ -1,7 +1,6 @@
 """Plays evaluation splits with the rollouts' engine, through the evaluator that plays endpoints too."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampli
 from training import lineage, seal, splits
 from training.environments import Task
 from training.evaluate import (
-    Conversation,
     EvaluationSettings,
     Progress,
     opening,
@@ -22,41 +20,9 @@ from training.evaluate import (
 from training.events import EventLog
 from training.files import read_json, tree_digest, write_json
 from training.recipe import Recipe
+from training.skyrl.policy import EnginePolicy
 
 CANARIES = 8
-
-
-class EnginePolicy:
-    """`training.evaluate.Policy` over SkyRL's inference client, called from a thread beside its loop."""
-
-    def __init__(
-        self, client: Any, model: str | None, sampling: dict[str, Any], loop: asyncio.AbstractEventLoop
-    ):
-        self._client, self._model, self._sampling, self._loop = client, model, sampling, loop
-
-    def act(self, conversations: list[Conversation]) -> Sequence[str]:
-        return [output["responses"][0] for output in self.complete(conversations)]
-
-    def complete(self, conversations: list[Conversation]) -> list[dict[str, Any]]:
-        """SkyRL's engine output for each conversation: text, token ids, log-probabilities."""
-
-        async def all_of_them() -> list[dict[str, Any]]:
-            return await asyncio.gather(*[self._complete(c) for c in conversations])
-
-        return asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result()
-
-    async def _complete(self, conversation: Conversation) -> dict[str, Any]:
-        request = {"model": self._client.model_name, "messages": conversation.messages()}
-        rendered = await self._client.render_chat_completion({"json": request})
-        return await self._client.generate(
-            {
-                "prompt_token_ids": [rendered["token_ids"]],
-                "session_ids": [conversation.key.replace("/", "_")],
-                "sampling_params": self._sampling,
-                "mm_features": [rendered["features"]],
-            },
-            model=self._model,
-        )
 
 
 class Evaluator:
@@ -103,7 +69,9 @@ class Evaluator:
                 shown = progress.finished
                 self._events.emit("evaluating", label=label, **asdict(progress))
 
-        policy = EnginePolicy(self._client, self._model, self._sampling, loop)
+        rollout = self._recipe.rollout
+        longest = rollout.max_model_len_tokens - rollout.max_new_tokens
+        policy = EnginePolicy(self._client, self._model, self._sampling, loop, longest)
         tasks = [splits.row_task(row) for row in rows]
         summary = summarize(play(policy, tasks, settings, report, path)).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
