@@ -4,11 +4,13 @@ They are written against the environment's interface alone and may look where no
 every action would do. What they say still goes through the real parser.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from training.environments import Game
+from training.errors import DataError
 
 BABBLE = 20_000
 """Characters of an answer that does not end by itself."""
@@ -29,17 +31,15 @@ class Insight:
     def __init__(self, game: Game, rng: random.Random):
         self.game, self.rng = game, rng
         self.heading = 0
-        self._done: list[str] = []
+        self._twin = game.environment.replay(game.task)
 
     @property
     def actions(self) -> tuple[str, ...]:
         return self.game.environment.actions
 
     def effect(self, action: str) -> Effect:
-        """Tried in another copy of the world, brought to where this one is."""
-        world = self.game.environment.replay(self.game.task)
-        for done in self._done:
-            world.act(done)
+        """Tried in a copy of the world."""
+        world = copy.copy(self._twin)
         changes = world.act(action)
         return Effect(changes, world.over, world.solved)
 
@@ -49,9 +49,7 @@ class Insight:
 
     def spare_turns(self) -> int:
         """Turns that can be lost from here, an oracle's way being kept for the end."""
-        world = self.game.environment.replay(self.game.task)
-        for done in self._done:
-            world.act(done)
+        world = copy.copy(self._twin)
         needed = 0
         while not world.over and needed <= self.game.max_turns:
             world.act(world.best_action())
@@ -61,9 +59,15 @@ class Insight:
     def say(self, answer: str) -> None:
         """Gives the answer to the game."""
         action = self.game.environment.parse(answer)
-        self.game.act(answer)
-        if action is not None:
-            self._done.append(action)
+        outcome = self.game.act(answer)
+        if action is not None and (self._twin.act(action), self._twin.solved) != (
+            outcome.moved,
+            self.game.solved,
+        ):
+            raise DataError(
+                f"a world of {self.game.environment.name!r} is changed by playing a copy of it",
+                "let its actions replace what they change (see training.environments.base.World)",
+            )
 
 
 Answer = Callable[[Insight], str]

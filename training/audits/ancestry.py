@@ -122,9 +122,13 @@ def copy(base_dir: Path, folder: Path) -> None:
         shutil.copyfile(file, folder / file.name)
 
 
+def shipped(name: str) -> Path:
+    """Where the statement on a base model of this name would be that comes with this package."""
+    return Path(str(resources.files("training"))) / "data" / f"ancestry-{name}.json"
+
+
 def _declaration(folder: Path) -> Path | None:
-    shipped = Path(str(resources.files("training"))) / "data" / f"ancestry-{folder.name}.json"
-    return next((path for path in (folder / DECLARATION, shipped) if path.is_file()), None)
+    return next((path for path in (folder / DECLARATION, shipped(folder.name)) if path.is_file()), None)
 
 
 class _Listed(Section):

@@ -6,7 +6,8 @@ The score of an episode has to keep four promises, on every episode of the cast 
 3. on average, whoever never solves is paid less than whoever solves at all;
 4. nobody solves by talk: what stuffs, quotes, babbles, idles or stops at random is not called solved.
 The second is what a policy learns from within a group of episodes of one task; the third what it learns from
-between tasks.
+between tasks. They have to hold in the turns allowed and in WASTE times as many: where time is short there is
+no room to be sloppy, and a reward that pays format above solving looks fair.
 """
 
 import math
@@ -24,6 +25,8 @@ from training.reward import Reward, named
 
 TASKS = 16
 """Tasks of the fixed set: the first of the dev split."""
+WASTE = 4
+"""How many times the turns allowed the cast plays with in its second round."""
 
 
 @dataclass(frozen=True)
@@ -92,19 +95,22 @@ class _Episode:
 
 
 def audit(environment: Environment, reward: Reward, tasks: Sequence[Task], max_turns: int) -> RewardAudit:
-    """Plays the whole cast, each adversary with its own fixed draws. DataError when nobody could solve."""
-    episodes = [
-        _play(environment, reward, adversary, task, max_turns) for adversary in CAST for task in tasks
-    ]
+    """Plays the whole cast, each adversary with its own fixed draws. DataError when nobody could solve.
+
+    `earned` is of `max_turns`.
+    """
+    episodes, longer = (
+        [_play(environment, reward, one, task, turns) for one in CAST for task in tasks]
+        for turns in (max_turns, WASTE * max_turns)
+    )
     if not any(episode.solved for episode in episodes):
         raise DataError(
             f"no adversary, the oracle included, solves any of {len(tasks)} tasks in {max_turns} turns",
             "allow more turns, or check the environment's world and best_action",
         )
-    parts = [[episode for episode in episodes if episode.adversary is adversary] for adversary in CAST]
-    earned = sorted(
-        (_earned(part) for part in parts), key=lambda one: (-one.score, -one.solved, one.adversary)
-    )
+    faults = _faults(reward, episodes) or [
+        f"{fault} (with {WASTE * max_turns} turns)" for fault in _faults(reward, longer)
+    ]
     return RewardAudit(
         environment=environment.name,
         options=environment.options,
@@ -112,13 +118,8 @@ def audit(environment: Environment, reward: Reward, tasks: Sequence[Task], max_t
         pays=reward.pays,
         tasks=len(tasks),
         max_turns=max_turns,
-        earned=tuple(earned),
-        faults=(
-            *_out_of_bounds(reward, episodes),
-            *_misordered_episodes(episodes),
-            *_misordered_policies(earned),
-            *_solved_by_talk(episodes),
-        ),
+        earned=tuple(_earnings(episodes)),
+        faults=tuple(faults),
     )
 
 
@@ -143,6 +144,21 @@ def _play(
     while not game.done:
         seen.say(adversary.answer(seen))
     return _Episode(adversary, task.digest, game.solved, float(reward(game)), game.format_ok, game.turns)
+
+
+def _faults(reward: Reward, episodes: Sequence[_Episode]) -> list[str]:
+    return [
+        *_out_of_bounds(reward, episodes),
+        *_misordered_episodes(episodes),
+        *_misordered_policies(_earnings(episodes)),
+        *_solved_by_talk(episodes),
+    ]
+
+
+def _earnings(episodes: Sequence[_Episode]) -> list[Earned]:
+    """The best paid first."""
+    parts = [[episode for episode in episodes if episode.adversary is adversary] for adversary in CAST]
+    return sorted(map(_earned, parts), key=lambda one: (-one.score, -one.solved, one.adversary))
 
 
 def _earned(episodes: Sequence[_Episode]) -> Earned:

@@ -52,7 +52,10 @@ class Observation:
 
 
 class World(Protocol):
-    """One task being played. Only actions change it; what it says of itself needs no knowledge of rewards."""
+    """One task being played. Only actions change it; what it says of itself needs no knowledge of rewards.
+
+    An action replaces what it changes, so that a shallow copy is played apart.
+    """
 
     @property
     def over(self) -> bool:
