@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.training.conftest import Scripted, oracle
-from training import lineage, prepare, recipe, splits
+from training import diagnostics, lineage, prepare, recipe, seal, splits
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
 from training.files import write_json
 from training.mazes import Maze
@@ -23,6 +23,7 @@ from training.protocol import ACTIONS, STOP
 RECIPE = Path(__file__).parents[2] / "recipes" / "maze-rehearsal.toml"
 STEPS, DEV_EVERY = 20, 10
 START, END = 0.16, 0.012
+SIZES = {"data.test_512_mazes": 12, "data.ood_mazes": 12, "gate.split": "test"}
 
 
 class Clumsy:
@@ -56,7 +57,7 @@ class SampleRun:
     def __init__(self, run_dir: Path, base_dir: Path):
         self.dir = run_dir
         self.timings: list[dict[str, Any]] = []
-        self.chosen = recipe.load(RECIPE)
+        self.chosen = recipe.load(RECIPE, SIZES)
         started = time.perf_counter()
         prepare.prepare(self.chosen, run_dir, base_dir=base_dir, image="sample", source=RECIPE)
         self._took("mazes and recipe", started)
@@ -64,19 +65,24 @@ class SampleRun:
         lineage.append(run_dir, "attempts", attempt)
         self.mazes = {
             split: [splits.row_task(row) for row in splits.read(run_dir / "data" / f"{split}.jsonl")]
-            for split in ("train", "dev", "test")
+            for split in ("train", "dev", *seal.SEALED)
         }
 
-    def evaluate(self, split: str, label: str, errors: float, salt: str = "") -> None:
-        """Play a split as the trainer does and leave records, summary and the manifest's entry."""
+    def evaluate(
+        self, split: str, label: str, errors: float, salt: str = "", again: str | None = None
+    ) -> None:
+        """Play a split as the trainer does and leave records, summary and the manifest's entries."""
         started = time.perf_counter()
-        records = self._play(self.mazes[split], Clumsy(errors, salt), label)
+        policy = f"sample:{errors}{salt}"
+        seal.check(self.dir, policy, split, label, again)
+        records = self._play(self.mazes[split], Clumsy(errors, salt), policy)
         path = self.dir / "evaluations" / f"{label}.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(record.to_line() for record in records))
         summary = summarize(records).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(self.dir, label, path, {"split": split, **summary})
+        seal.log(self.dir, policy, split, label, path)
         if split == "test":
             self._took(f"evaluation {label}", started)
 
@@ -100,6 +106,9 @@ class SampleRun:
             "train_format_rate": summary["format_ok"],
             "train_turns": summary["turns"],
             "reward_mean": summary["score"],
+            "zero_variance_groups": diagnostics.groups(
+                [record.digest for record in records], [record.score for record in records]
+            )["skypod/zero_variance_groups"],
             "logprob_gap_mean": gap,
             "generate_seconds": generated - started,
             "forward_seconds": time.perf_counter() - generated,
@@ -145,7 +154,8 @@ def rounding_gap(seed: int) -> float:
 def make(run_dir: Path, base_dir: Path) -> Path:
     """The whole sample run."""
     run = SampleRun(run_dir, base_dir)
-    run.evaluate("test", "baseline", START)
+    for split in seal.SEALED:
+        run.evaluate(split, seal.label("baseline", split), START)
     run.evaluate("dev", "dev-0000", START)
     started = time.perf_counter()
     for step in range(1, STEPS + 1):
@@ -154,8 +164,9 @@ def make(run_dir: Path, base_dir: Path) -> Path:
         if step % DEV_EVERY == 0:
             run.evaluate("dev", f"dev-{step:04d}", errors)
     run.finish(started)
-    run.evaluate("test", "final", END, "after")
-    run.evaluate("test", "served", END, "after")
+    for split in seal.SEALED:
+        run.evaluate(split, seal.label("final", split), END, "after")
+    run.evaluate("test", "served", END, "after", again="to compare the server")
     return run_dir
 
 

@@ -13,7 +13,7 @@ from training.errors import DataError
 from training.evaluate import paired, read_records, summarize
 from training.mazes import Maze
 from training.render import draw, image_data_url
-from training.report import charts, html, pictures
+from training.report import charts, html, learning, pictures
 from training.report.run import read
 
 VOID = {"meta", "img", "br"}
@@ -73,7 +73,7 @@ def test_the_page_stands_alone_and_is_well_formed(run_dir):
     assert all(source.startswith("data:image/png;base64,") for source in parsed.sources)
     assert not re.search(r"https?://|<script|<link|@import|url\(", text)
     charts_found = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(charts_found) == 3
+    assert len(charts_found) == 6
     for chart in charts_found:
         ElementTree.fromstring(chart)
     assert "Not in this report" not in text
@@ -93,6 +93,47 @@ def test_solve_rates_stand_beside_interval_and_ceiling(run_dir):
     assert text.count("<td>ceiling</td>") == 1
     assert "SkyRL's pass@1" in text
     assert "64 of 64 test episodes took exactly the trainer's actions" in text
+
+
+def test_every_sealed_split_stands_with_its_variants(run_dir):
+    rows = learning.sealed(read(run_dir))
+    names = ["test", "test-512", "ood", "bigger", "mirrored", "recoloured"]
+    assert [row.name for row in rows] == names
+    assert [row.part for row in rows] == [False] * 3 + [True] * 3
+    whole, parts = rows[2], rows[3:]
+    assert [sum(part.after.solved for part in parts), sum(part.after.n for part in parts)] == [
+        whole.after.solved,
+        whole.after.n,
+    ]
+    assert sum(part.won - part.lost for part in parts) == whole.after.solved - whole.before.solved
+    text = text_of(run_dir)
+    assert all(f"{row.after.solved} of {row.after.n}" in text for row in rows)
+
+
+def test_a_repeated_play_of_a_sealed_split_is_shown_as_such(run_dir):
+    plays = learning.plays(read(run_dir))
+    assert [play["label"] for play in plays if play["repeat"]] == ["served"]
+    assert len(plays) == 7
+    text = text_of(run_dir)
+    assert text.count("<strong>repeat</strong>") == 1
+    assert "to compare the server" in text
+
+
+def test_imitation_for_the_same_cpu_time_stands_beside_the_run(run_dir):
+    assert "Beside imitation" not in text_of(run_dir)
+    whole = summarize(read_records(run_dir / "evaluations" / "baseline.jsonl")).to_json()
+    splits = {"test": whole | {"solve_rate": 0.4375}, "test-512": whole}
+    teachers = {name: {"cpu_s": 401.0, "dev": [[0, 0.5], [401, 0.9]]} for name in ("imitation", "oracle")}
+    policies = {name: part | {"splits": splits} for name, part in teachers.items()}
+    made = {"run": {"cpu_s": 400.0}, "policies": policies | {"perception": {"splits": splits}}}
+    (run_dir / "comparison.json").write_text(json.dumps(made))
+    lines = learning.comparison(read(run_dir))
+    assert [line.cpu_s for line in lines] == [0.0, 400.0, 401.0, 401.0, None]
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert "Beside imitation" in text
+    assert text.count("43.8%") >= 3
+    assert "6 min 41 s" in text
 
 
 def test_pass_at_1_counts_as_skyrl_does(run_dir):

@@ -43,6 +43,7 @@ class Lines:
     percent: bool = False
     logarithmic: bool = False
     height: int = 250
+    width: int = WIDTH
     _xs: tuple[float, float] = field(init=False, default=(0, 1))
     _ys: tuple[float, float] = field(init=False, default=(0, 1))
 
@@ -58,18 +59,17 @@ class Lines:
         ends = [(self._y(level.value), f"{level.name}", "c-ceiling") for level in self.levels]
         for level in self.levels:
             y = self._y(level.value)
-            parts.append(f'<path class="level" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+            parts.append(f'<path class="level" d="M{LEFT} {y:.1f}H{self.width - RIGHT}"/>')
         for one, points in zip(self.series, shown, strict=True):
             if not points:
                 continue
             parts.append(self._line(one, points))
             ends.append((self._y(points[-1][1]), f"{one.name} {self._value(points[-1][1])}", one.colour))
+        at = self.width - RIGHT + 8
         for y, text, colour in _spread(ends):
-            parts.append(
-                f'<text class="end {colour}" x="{WIDTH - RIGHT + 8}" y="{y + 4:.1f}">{escape(text)}</text>'
-            )
+            parts.append(f'<text class="end {colour}" x="{at}" y="{y + 4:.1f}">{escape(text)}</text>')
         return (
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {self.height}" role="img" '
+            f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="img" '
             f'aria-label="{escape(self.title)}">{"".join(parts)}</svg>'
         )
 
@@ -88,7 +88,7 @@ class Lines:
 
     def _x(self, value: float) -> float:
         low, high = self._xs
-        return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (value - low) / (high - low) * (self.width - LEFT - RIGHT)
 
     def _y(self, value: float) -> float:
         low, high = self._ys
@@ -113,12 +113,12 @@ class Lines:
         parts = []
         for value in self._ticks_y():
             y = self._y(value)
-            parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+            parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{self.width - RIGHT}"/>')
             parts.append(f'<text class="tick y" x="{LEFT - 8}" y="{y + 4:.1f}">{self._value(value)}</text>')
         base = self.height - BOTTOM
         for value in ticks(*self._xs, 8, whole=True):
             parts.append(f'<text class="tick x" x="{self._x(value):.1f}" y="{base + 17}">{value:g}</text>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
+        middle = (LEFT + self.width - RIGHT) / 2
         parts.append(f'<text class="tick x" x="{middle}" y="{self.height - 2}">{escape(self.x_label)}</text>')
         return "".join(parts)
 

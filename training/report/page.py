@@ -7,8 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from training import seal
 from training.files import write_atomic
-from training.report import charts, html, pictures
+from training.report import charts, html, learning, pictures
 from training.report.run import Played, Run, read
 
 NAME = "report.html"
@@ -24,8 +25,10 @@ _PHASES = {
     "update_seconds": "policy update",
     "sync_seconds": "adapter to the engines",
     "checkpoint_seconds": "checkpoint",
-    "evaluate_seconds": "dev evaluation",
+    "evaluate_seconds": "evaluation",
 }
+_ELSEWHERE = ("recipe", seal.PLAYS, seal.STARTED, "audits", "gate")
+"""Sections of the manifest that the page shows apart, or another page does."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ def render(run: Run) -> str:
         curve=_curve(run),
         gap=_gap(run),
         alike=_served_alike(run),
+        sealed=learning.sealed(run),
+        plays=learning.plays(run),
+        compared=learning.comparison(run),
+        imitation=learning.imitation_curve(run),
+        diagnostics=learning.diagnostics(run),
         cells=cells,
         counts={kind: sum(cell.kind == kind for cell in cells) for kind in pictures.KINDS},
         strips=pictures.strips(cells),
@@ -100,14 +108,21 @@ def _curve(run: Run) -> Markup | None:
 
 
 def _gap(run: Run) -> Markup | None:
-    points = [(row["step"], row["logprob_gap_mean"]) for row in run.metrics if "logprob_gap_mean" in row]
-    if not points:
+    series = []
+    for metric, name, colour in (
+        ("logprob_gap_mean", "mean", "c-after"),
+        ("logprob_gap_max", "largest", "c-before"),
+    ):
+        points = [(row["step"], row[metric]) for row in run.metrics if metric in row]
+        if points:
+            series.append(charts.Series(name, colour, points, dots=len(points) < 40))
+    if not series:
         return None
     limit = run.recipe.get("optimization", {}).get("max_logprob_gap")
     chart = charts.Lines(
-        "Mean difference of log-probabilities between trainer and engine by step",
+        "Difference of log-probabilities between trainer and engine by step",
         "step",
-        [charts.Series("gap", "c-after", points, dots=len(points) < 40)],
+        series,
         [charts.Level("limit", limit)] if limit else [],
         logarithmic=True,
         height=190,
@@ -138,7 +153,7 @@ def _phases(metrics: list[dict[str, float]]) -> list[tuple[str, float, float]]:
 def _lineage(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """What the run was made of and what came of it, as (what, value); the recipe stands apart."""
     known = [key for key in _LINEAGE if key in manifest]
-    others = [key for key in manifest if key not in (*_LINEAGE, "recipe")]
+    others = [key for key in manifest if key not in (*_LINEAGE, *_ELSEWHERE)]
     rows: list[tuple[str, str]] = []
     for key in (*known, *others):
         value = manifest[key]

@@ -29,13 +29,19 @@ class Played:
 
 @dataclass
 class Run:
-    """A run folder in memory. `missing` says what could not be read, one sentence each."""
+    """A run folder in memory. `missing` says what could not be read, one sentence each.
+
+    `variants` names the variant of each task of the ood split by its digest; `imitation` is the comparison
+    with supervised training, {} where none was made.
+    """
 
     folder: Path
     manifest: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, float]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
+    variants: dict[str, str] = field(default_factory=dict)
+    imitation: dict[str, Any] = field(default_factory=dict)
     evaluations: dict[str, Played] = field(default_factory=dict)
     comparison: Paired | None = None
     missing: list[str] = field(default_factory=list)
@@ -65,6 +71,10 @@ def read(folder: Path) -> Run:
     run.recipe = run_part(run, "recipe.json", "recipe", _object, {}) or run.manifest.get("recipe", {})
     run.metrics = run_part(run, "metrics.jsonl", "learning curve", metrics.read, [])
     run.timings = run_part(run, "timings.json", "times of the stages", _timings, [])
+    if (folder / "data" / "ood.jsonl").is_file():
+        run.variants = run_part(run, "data/ood.jsonl", "names of the variants", _variants, {})
+    if (folder / "comparison.json").is_file():
+        run.imitation = run_part(run, "comparison.json", "comparison with imitation", _object, {})
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
         played = run_part(run, f"evaluations/{path.name}", "evaluation", _evaluation, None)
         if played is not None:
@@ -110,6 +120,10 @@ def _timings(path: Path) -> list[dict[str, Any]]:
     return [
         {"stage": str(row["stage"]), "seconds": float(row["seconds"])} for row in json.loads(path.read_text())
     ]
+
+
+def _variants(path: Path) -> dict[str, str]:
+    return {row["digest"]: row["variant"] for row in map(json.loads, path.read_text().splitlines())}
 
 
 def _evaluation(path: Path) -> Played:
