@@ -13,9 +13,10 @@ import pytest
 
 from tests.kube.conftest import crds_dir
 from tests.rehearsal.sockets import exposed, listening, processes
-from training import lineage
+from training import lineage, seal
 from training.evaluate import read_records
-from training.files import tree_digest
+from training.files import read_json, tree_digest
+from training.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.emulator, pytest.mark.ray, pytest.mark.skyrl, pytest.mark.vllm]
@@ -90,6 +91,10 @@ def test_training_went_through_every_step_with_engine_and_trainer_agreeing(finis
     assert [step["step"] for step in steps] == [1, 2]
     assert all(0 < step["logprob_gap_mean"] < 1e-4 for step in steps)
     assert all(step["grad_norm"] > 0 for step in steps)
+    # The keys that SkyRL reports under are its own affair: here is where a missing one shows.
+    assert METRICS.keys() <= steps[-1].keys()
+    assert all(step["image_tokens_engine"] == step["image_tokens_trainer"] > 0 for step in steps)
+    assert all(0 <= step["zero_variance_groups"] < 1 and step["reward_std_in_group"] > 0 for step in steps)
 
 
 def test_the_published_64_were_played_three_times_and_served_equals_trained(finished):
@@ -115,7 +120,17 @@ def test_the_manifest_names_everything_by_content(finished):
     manifest = lineage.read(folder)
     assert tree_digest(folder / manifest["adapter"]["folder"]) == manifest["adapter"]["digest"]
     assert manifest["serving"]["name"] == next((folder / "adapter").iterdir()).name
-    assert set(manifest["evaluations"]) == {"baseline", "final", "served", "dev-0000", "dev-0002"}
+    sealed = {seal.label(when, split) for when in ("baseline", "final") for split in seal.SEALED}
+    assert set(manifest["evaluations"]) == sealed | {"served", "dev-0000", "dev-0002"}
+    plays = manifest["test_plays"]
+    assert {play["label"] for play in plays} == sealed | {"served"}
+    assert {play["candidate"] for play in plays if play["label"].startswith("baseline")} == {
+        "base:" + manifest["base"]["digest"][:16]
+    }
+    assert {play["candidate"] for play in plays if not play["label"].startswith("baseline")} == {
+        "adapter:" + manifest["adapter"]["digest"][:16]
+    }
+    assert [play["label"] for play in plays if play["again"]] == ["served"]
     assert [c["step"] for c in manifest["checkpoints"]] == [2]
     assert manifest["attempts"][0]["libraries"]["skyrl"] == "0.4.0"
 
@@ -127,6 +142,10 @@ def test_report_and_timings_are_written(finished):
     timings = json.loads((folder / "timings.json").read_text())
     assert len(timings) >= 13
     assert all(entry["seconds"] >= 0 for entry in timings)
+    spent = read_json(folder / "cost.json")
+    assert min(spent["training_cpu_s"], spent["evaluation_cpu_s"], spent["cluster"]["cpu_s"]) > 1
+    stage = next(entry["seconds"] for entry in timings if "train with SkyRL" in entry["stage"])
+    assert spent["training_wall_s"] + spent["evaluation_wall_s"] == pytest.approx(stage, abs=3)
 
 
 @pytest.mark.parametrize("phase", ["Deploy all stacks", "train with SkyRL"])

@@ -30,6 +30,8 @@ OVERRIDES = {
     "optimization.mini_batch_mazes": 2,
     "data.train_mazes": 8,
     "data.dev_mazes": 2,
+    "data.test_512_mazes": 1,
+    "data.ood_mazes": 3,
     "environment.max_turns": 7,
 }
 SUBMIT_AND_WAIT = """
@@ -169,6 +171,11 @@ def test_skyrls_own_servers_serve_the_adapter_that_is_trained(events):
     steps = [event for event in events if event["event"] == "step"]
     assert [step["step"] for step in steps] == [1, 2]
     assert all(0 < step["logprob_gap_mean"] < 1e-4 for step in steps)
+
+
+def test_every_request_is_counted_with_the_pictures_that_the_trainer_sees(events):
+    steps = [event for event in events if event["event"] == "step"]
+    assert all(step["image_tokens_engine"] == step["image_tokens_trainer"] > 0 for step in steps)
 
 
 def test_they_listen_on_loopback_only(events):
