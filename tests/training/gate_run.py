@@ -10,8 +10,8 @@ from typing import Any
 from training import lineage, prepare, recipe, seal, splits
 from training.environments import Game
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
-from training.files import file_digest
-from training.gate.evidence import BASE, CANDIDATE, label
+from training.files import file_digest, tree_digest
+from training.gate.evidence import BASE, CANDIDATE
 from training.recipe import Recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "maze-rehearsal.toml"
@@ -73,20 +73,32 @@ def make(run: Path, base: Path, *, before: Solves, after: Solves, **changes: Any
     (base / "config.json").write_text("{}")
     overrides = SMALL | {key.replace("__", "."): value for key, value in changes.items()}
     prepare.prepare(recipe.load(RECIPE, overrides), run, base_dir=base, image="test", source=RECIPE)
-    manifest = lineage.update(run, adapter={"folder": "adapter", "digest": "ad" * 32})
+    trained = _train(run, "first")
+    manifest = lineage.update(run, adapter=trained)
     for split in seal.SEALED:
-        evaluate(run, split, label(BASE, split), "base:" + manifest["base"]["digest"][:16], before)
-        evaluate(run, split, label(CANDIDATE, split), "adapter:" + "ad" * 8, after)
+        evaluate(run, split, seal.label(BASE, split), "base:" + manifest["base"]["digest"][:16], before)
+        evaluate(run, split, seal.label(CANDIDATE, split), candidate(trained), after)
     return run
+
+
+def candidate(adapter: dict[str, str]) -> str:
+    """How records name an adapter."""
+    return "adapter:" + adapter["digest"][:16]
+
+
+def _train(run: Path, weights: str) -> dict[str, str]:
+    (run / "adapter").mkdir(exist_ok=True)
+    (run / "adapter" / "weights").write_text(weights)
+    return {"folder": "adapter", "digest": tree_digest(run / "adapter")}
 
 
 def reseed(run: Path, to: Path, seed: int, after: Solves) -> Path:
     """The same run with another seed: another adapter, of which only the final plays differ."""
     shutil.copytree(run, to)
-    adapter = f"{seed:02x}" * 32
+    adapter = _train(to, f"of seed {seed}")
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest |= {"run": to.name, "adapter": {"folder": "adapter", "digest": adapter}}
+        manifest |= {"run": to.name, "adapter": adapter}
         manifest["recipe"]["seed"] = seed
         for section in (seal.PLAYS, seal.STARTED):
             manifest[section] = [play for play in manifest[section] if play["candidate"].startswith("base:")]
@@ -94,8 +106,8 @@ def reseed(run: Path, to: Path, seed: int, after: Solves) -> Path:
     edit(to / "run.json", change)
     edit(to / "recipe.json", lambda chosen: chosen.update(seed=seed))
     for split in seal.SEALED:
-        (to / "evaluations" / f"{label(CANDIDATE, split)}.jsonl").unlink()
-        evaluate(to, split, label(CANDIDATE, split), "adapter:" + adapter[:16], after)
+        (to / "evaluations" / f"{seal.label(CANDIDATE, split)}.jsonl").unlink()
+        evaluate(to, split, seal.label(CANDIDATE, split), candidate(adapter), after)
     return to
 
 

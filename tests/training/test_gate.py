@@ -12,6 +12,7 @@ from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
 from training import lineage, prepare, recipe, splits
 from training.errors import ConfigError, DataError
+from training.files import tree_digest
 from training.gate import evidence
 from training.gate.judge import judge
 
@@ -108,9 +109,12 @@ def test_every_doctored_evaluation_is_told_at_once(run):
 
 
 def test_evaluations_of_another_adapter_are_refused(run):
-    edit(run / "run.json", lambda manifest: manifest["adapter"].update(digest="be" * 32))
+    (run / "adapter" / "weights").write_text("a checkpoint that was not played")
+    refused(run, r"the adapter in adapter was changed or is gone: it is \w+, the run made \w+")
+    other = {"folder": "adapter", "digest": tree_digest(run / "adapter")}
+    edit(run / "run.json", lambda manifest: manifest.update(adapter=other))
     told = refused(
-        run, "final is of another policy: the manifest says adapter:adadadadadadadad, this run's is"
+        run, r"final is of another policy: the manifest says adapter:\w+, this run's is adapter:\w+"
     )
     assert "baseline" not in told
 
@@ -196,7 +200,14 @@ def test_an_unfinished_run_is_refused(run):
 
 def test_looks_and_repeats_are_counted_and_shown(run):
     evaluate(run, "test", "step-10", "adapter:10", one_in(30))
-    evaluate(run, "test", "served", "adapter:" + "ad" * 8, one_in(40), again="the server repeats <it>")
+    evaluate(
+        run,
+        "test",
+        "served",
+        gate_run.candidate(lineage.read(run)["adapter"]),
+        one_in(40),
+        again="the server repeats <it>",
+    )
     edit(
         run / "run.json",
         lambda manifest: manifest["test_started"].append(
@@ -229,7 +240,8 @@ def test_seeds_and_incumbent_are_judged_together(run, other, tmp_path):
     assert "✓ all runs: gain:" in found.stdout
     kept = [json.loads((folder / "gate.json").read_text()) for folder in (run, other)]
     assert kept[0] == kept[1]
-    assert kept[0]["incumbent"] == {"run": "served", "candidate": "adapter:0202020202020202"}
+    adapter = gate_run.candidate(lineage.read(served)["adapter"])
+    assert kept[0]["incumbent"] == {"run": "served", "candidate": adapter}
     assert kept[0]["seeds"]["runs"] == 2
     assert not (served / "gate.json").exists()
     assert {one["against"] for one in kept[0]["comparisons"]} == {"base", "incumbent"}

@@ -14,19 +14,15 @@ from training import lineage, recipe, seal, splits
 from training.audits import contamination
 from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
-from training.files import file_digest, read_json
+from training.files import file_digest, read_json, tree_digest
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
 from training.gate.thresholds import check_attainable
 from training.recipe import Recipe
+from training.sweep import seeded
 
 AUDITS = ("contamination", "reward")
 BASE, CANDIDATE = "baseline", "final"
-
-
-def label(name: str, split: str) -> str:
-    """Under which label the trainer plays a split before (`baseline`) or after (`final`)."""
-    return name if split == "test" else f"{name}-{split}"
 
 
 @dataclass
@@ -61,7 +57,7 @@ class Evidence:
 
     def played(self, name: str) -> dict[str, list[EvaluationRecord]]:
         """Records by split of the base (`baseline`) or the candidate (`final`)."""
-        return {split: self.records[label(name, split)] for split in seal.SEALED}
+        return {split: self.records[seal.label(name, split)] for split in seal.SEALED}
 
     def entrant(self) -> Entrant:
         """What the decision needs of it."""
@@ -110,6 +106,7 @@ def read(run_dir: Path) -> Evidence:
     if "adapter" not in manifest:
         evidence.problems.append("training has not finished: there is no adapter")
     else:
+        _check_adapter(evidence)
         _read_evaluations(evidence)
     if evidence.problems:
         raise DataError(
@@ -130,13 +127,13 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
             "name each adapter once, and an incumbent that is another",
         )
     differing = [name for name in seal.SEALED if first.manifest["data"][name] != other.manifest["data"][name]]
-    if differing or _rules(first.recipe) != _rules(other.recipe):
+    if differing or first.recipe.environment != other.recipe.environment:
         raise ConfigError(
             f"runs {first.run!r} and {other.run!r} were not played on the same tasks and rules"
             + (f" (splits {', '.join(differing)} differ)" if differing else ""),
             "compare runs of the same environment, turns, reward and split sizes",
         )
-    if seeds and (_without_seeds(first.recipe), first.base) != (_without_seeds(other.recipe), other.base):
+    if seeds and (seeded(first.recipe, 0), first.base) != (seeded(other.recipe, 0), other.base):
         raise ConfigError(
             f"runs {first.run!r} and {other.run!r} differ in more than their seed",
             "judge them one by one, or name one of them as --incumbent",
@@ -179,12 +176,23 @@ def _read_splits(evidence: Evidence) -> None:
     check_attainable(gate, ceiling(rules.make(), tasks, rules.max_turns), len(tasks))
 
 
+def _check_adapter(evidence: Evidence) -> None:
+    """What would be promoted has to be what was judged."""
+    noted = evidence.manifest["adapter"]
+    found = tree_digest(evidence.folder / noted["folder"])
+    if found != noted["digest"]:
+        evidence.problems.append(
+            f"the adapter in {noted['folder']} was changed or is gone: it is {found[:16]}, the run made "
+            f"{noted['digest'][:16]}"
+        )
+
+
 def _read_evaluations(evidence: Evidence) -> None:
     plays = {play["label"]: play for play in evidence.manifest.get(seal.PLAYS, [])}
     for split in seal.SEALED:
         for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
             try:
-                at = label(name, split)
+                at = seal.label(name, split)
                 evidence.records[at] = _evaluation(evidence, split, at, policy, plays)
             except SkypodError as error:
                 evidence.problems.append(error.problem)
@@ -193,7 +201,7 @@ def _read_evaluations(evidence: Evidence) -> None:
             evidence.problems.append(f"{at} played {entry['split']} past its seal")
     begun = [play for play in evidence.manifest.get(seal.STARTED, []) if play["label"] not in plays]
     for play in (*plays.values(), *begun):
-        own = play["label"] in (label(CANDIDATE, split) for split in seal.SEALED)
+        own = play["label"] in (seal.label(CANDIDATE, split) for split in seal.SEALED)
         if not own and play["candidate"] != evidence.base:
             evidence.looks.append(_look(evidence, play))
 
@@ -242,12 +250,3 @@ def _look(evidence: Evidence, play: Mapping[str, Any]) -> Look:
         if {record.key for record in records} != evidence.keys(play["split"]):
             records = None
     return Look(play["candidate"], play["label"], play["split"], play["again"], records)
-
-
-def _rules(chosen: Recipe) -> dict[str, Any]:
-    return chosen.environment.model_dump()
-
-
-def _without_seeds(chosen: Recipe) -> dict[str, Any]:
-    plain = chosen.model_dump()
-    return plain | {"name": "", "seed": 0, "data": plain["data"] | {"seed": 0}}

@@ -6,10 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from training import seal
 from training.evaluate import EvaluationRecord
 from training.gate.counts import Regression
 from training.gate.decision import Decision
-from training.gate.evidence import CANDIDATE, label
+from training.gate.evidence import CANDIDATE
 from training.render import image_data_url
 from training.report import charts, html, pictures
 
@@ -75,7 +76,8 @@ def _lost(
     found: dict[str, list[Lost]] = {run: [] for run in decision.candidates}
     for regression in sorted(decision.regressions, key=lambda one: (one.split != first, one.split)):
         episodes = {
-            record.digest: record for record in records[regression.run][label(CANDIDATE, regression.split)]
+            record.digest: record
+            for record in records[regression.run][seal.label(CANDIDATE, regression.split)]
         }
         record, shown = episodes[regression.digest], found[regression.run]
         image = image_data_url(record.replay().observation().image)
