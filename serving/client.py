@@ -1,8 +1,8 @@
 """Plays mazes through an OpenAI-compatible endpoint: a `Policy` of training.evaluate over HTTP."""
 
+import queue
 import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from training.evaluate import Conversation
 
 # A policy that is still poor samples these; an image token in its answer breaks the next request.
 NEVER_SAMPLED = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+_THREAD = "chat-policy"
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,33 @@ class ChatPolicy:
         """Completions in order; `top` > 0 asks for log-probabilities, of that many tokens at each place."""
         if not conversations:
             return []
-        stop = threading.Event()
-        pool = ThreadPoolExecutor(min(self._concurrency, len(conversations)))
+        stop, answered = threading.Event(), queue.SimpleQueue()
+        waiting, taking = iter(enumerate(conversations)), threading.Lock()
+
+        def work() -> None:
+            while not stop.is_set():
+                with taking:
+                    place, conversation = next(waiting, (None, None))
+                if conversation is None:
+                    return
+                try:
+                    answered.put((place, self._ask(conversation, top, stop)))
+                except Exception as error:
+                    answered.put((place, error))
+
+        # Daemons: an interrupt or an error ends the program at once, not after the slowest request.
+        for _ in range(min(self._concurrency, len(conversations))):
+            threading.Thread(target=work, name=_THREAD, daemon=True).start()
+        completions: dict[int, Completion] = {}
         try:
-            futures = [pool.submit(self._ask, conversation, top, stop) for conversation in conversations]
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-            return [future.result() for future in futures]
+            while len(completions) < len(conversations):
+                place, outcome = answered.get()
+                if isinstance(outcome, Exception):
+                    raise outcome
+                completions[place] = outcome
         finally:
             stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        return [completions[place] for place in range(len(conversations))]
 
     def close(self) -> None:
         """Close the connections."""

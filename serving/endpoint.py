@@ -15,6 +15,7 @@ from training.errors import ConfigError, SubstrateError
 # succeed a moment later.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 8.0
+_LARGEST_ANSWER_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class Retries:
 
 
 class Endpoint:
-    """One server, `base_url` with or without the trailing /v1. Safe to use from several threads."""
+    """One server, `base_url` with or without the trailing /v1. Safe to use from several threads.
+
+    A request may take `timeout_s` from its first byte to its last, so that a server which never ends an
+    answer is treated like one that gives none.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class Endpoint:
             )
         self.url = base_url.rstrip("/").removesuffix("/v1")
         self._retries = retries or Retries()
+        self._timeout_s = timeout_s
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -66,7 +72,7 @@ class Endpoint:
                     break
                 pause_s *= 2
             try:
-                answer = self._http.post("/v1/chat/completions", json=body)
+                answer = self._post("/v1/chat/completions", body)
             except httpx.TransportError as error:
                 trouble = f"{type(error).__name__}: {error}"
                 continue
@@ -111,6 +117,19 @@ class Endpoint:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """One request, bounded in time and size: httpx itself only bounds the pauses between two pieces."""
+        deadline = time.monotonic() + self._timeout_s
+        with self._http.stream("POST", path, json=body) as answer:
+            content = bytearray()
+            for piece in answer.iter_bytes():
+                content += piece
+                if len(content) > _LARGEST_ANSWER_BYTES:
+                    raise self.no_completion(f"{len(content)} bytes and more: {bytes(content[:100])!r}")
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout(f"no end after {self._timeout_s:g} s", request=answer.request)
+        return httpx.Response(answer.status_code, content=bytes(content))
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
         try:

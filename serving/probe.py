@@ -5,7 +5,7 @@ its log-probabilities tell.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from training.evaluate import Conversation
 # Engines repeat a computation to about 1e-5 in fp32; a trained adapter shifts log-probabilities by far more.
 LEAST_SHIFT = 1e-3
 FP32_TOLERANCE = 1e-4
+TOLERANCES = {"float32": FP32_TOLERANCE, "bfloat16": 0.1}
+"""By the type in which both engines compute."""
 _TOP = 5
 
 
@@ -70,12 +72,12 @@ def run(
 ) -> Probe:
     """Ask base and adapter the same greedy questions and compare.
 
-    `references` are matched to canaries by key. Use 1e-4 for fp32 engines; bf16 needs about 0.1.
+    `references` are matched to canaries by key; `tolerance` is one of TOLERANCES.
     Raises DataError when there is nothing to ask or a reference names no canary.
     """
     if not canaries:
         raise DataError("a probe needs canaries", "give it the first pictures of a few mazes")
-    known = {canary.key: at for at, canary in enumerate(canaries)}
+    known = [canary.key for canary in canaries]
     if strangers := [reference.key for reference in references if reference.key not in known]:
         raise DataError(f"references name {strangers[0]!r}, which is no canary", "write them again")
     # One after the other: the CPU build of vLLM computes base requests wrongly when a batch holds both.
@@ -85,9 +87,20 @@ def run(
     shift = max(_shift(one, other) for one, other in zip(of_base, of_adapter, strict=True))
     if shift < LEAST_SHIFT:
         failures.append(f"it answers like the base (largest shift {shift:.1e} nats)")
-    gaps: list[float] = []
+    answers = dict(zip(known, of_adapter, strict=True))
+    gap, differing = compare(answers, references, tolerance)
+    failures += differing
+    return Probe(base.model, adapter.model, len(canaries), shift, gap, tolerance, tuple(failures))
+
+
+def compare(
+    answers: Mapping[str, Completion], references: Sequence[Reference], tolerance: float
+) -> tuple[float | None, list[str]]:
+    """The largest difference from the trainer's log-probabilities, None without references, and what is
+    wrong: other tokens, or a difference above `tolerance`. `answers` are by canary."""
+    failures, gaps = [], []
     for reference in references:
-        completion = of_adapter[known[reference.key]]
+        completion = answers[reference.key]
         if completion.token_ids != reference.token_ids:
             failures.append(
                 f"canary {reference.key}: tokens {list(completion.token_ids)}, "
@@ -99,7 +112,7 @@ def run(
     gap = max(gaps, default=None)
     if not all(difference <= tolerance for difference in gaps):
         failures.append(f"log-probabilities differ from the trainer's by {gap:.1e} nats, above {tolerance:g}")
-    return Probe(base.model, adapter.model, len(canaries), shift, gap, tolerance, tuple(failures))
+    return gap, failures
 
 
 def read_references(path: Path) -> list[Reference]:

@@ -28,7 +28,8 @@ def oracle(mazes: Sequence[Maze]) -> Script:
 
 
 class ScriptedServer:
-    """Serves `models` (name to script). `fault(count)` may return a status, "hang up" or None per request."""
+    """Serves `models` (name to script). `fault(count)` may return per request a status, "hang up", "silence"
+    (no answer at all), "trickle" (one that never ends), "flood" (a far too long one), or None."""
 
     def __init__(
         self, models: dict[str, Script], fault: Callable[[int], int | str | None] = lambda count: None
@@ -39,6 +40,7 @@ class ScriptedServer:
         self.keys: list[str | None] = []
         self.logprob = lambda model, place: -0.25
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -57,6 +59,10 @@ class ScriptedServer:
                     fault = outer.fault(len(outer.requests))
                 if fault == "hang up":
                     self.close_connection = True
+                elif fault == "silence":
+                    outer._stopping.wait()
+                elif fault in ("trickle", "flood"):
+                    self.endless(b" " * (1 if fault == "trickle" else 2**20))
                 elif fault is not None:
                     self.reply(int(fault), {"error": {"message": f"scripted {fault}"}})
                 elif body["model"] not in outer.models:
@@ -70,6 +76,13 @@ class ScriptedServer:
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            def endless(self, piece: bytes) -> None:
+                self.send_response(200)
+                self.end_headers()
+                while not outer._stopping.wait(0.01):
+                    self.wfile.write(piece)
+                    self.wfile.flush()
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -90,7 +103,7 @@ class ScriptedServer:
         text = self.models[body["model"]](pictures, answers)
         choice: dict[str, Any] = {
             "message": {"role": "assistant", "content": text},
-            "token_ids": [len(text), 2],
+            "token_ids": [len(text or ""), 2],
         }
         if body.get("logprobs"):
             places = []
@@ -105,6 +118,7 @@ class ScriptedServer:
         return {"choices": [choice]}
 
     def stop(self) -> None:
+        self._stopping.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

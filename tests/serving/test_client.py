@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 
 import numpy as np
@@ -109,6 +111,51 @@ def test_an_endpoint_that_dies_ends_the_evaluation_and_it_continues_later(mazes,
     assert read_records(path)[: len(done)] == done
 
 
+@pytest.mark.parametrize("fault", ["silence", "trickle"])
+def test_an_answer_that_never_comes_or_never_ends_is_given_up(fault):
+    once = Retries(attempts=2, first_wait_s=0.01)
+    server = ScriptedServer({"m": lambda p, a: "x"}, lambda count: fault if count < 3 else None)
+    with server, ChatPolicy(server.url, "m", retries=once, timeout_s=0.1) as policy:
+        with pytest.raises(SubstrateError, match=r"stopped answering.*ReadTimeout"):
+            policy.act([conversation()])
+        assert policy.act([conversation()]) == ["x"]
+    assert len(server.requests) == 3
+
+
+def test_an_answer_far_too_long_is_no_completion():
+    server = ScriptedServer({"m": lambda p, a: "x"}, lambda count: "flood")
+    with (
+        server,
+        ChatPolicy(server.url, "m", retries=QUICK) as policy,
+        pytest.raises(SubstrateError, match="something else than a chat completion"),
+    ):
+        policy.act([conversation()])
+    assert len(server.requests) == 1
+
+
+def test_an_interrupt_does_not_wait_for_the_slowest_request():
+    def interrupt(pictures, answers):
+        os.kill(os.getpid(), signal.SIGINT)
+        return "x"
+
+    asked = [conversation(f"k/{i}") for i in range(4)]
+    server = ScriptedServer({"m": interrupt}, lambda count: "silence" if count < 4 else None)
+    with server, ChatPolicy(server.url, "m", timeout_s=600) as policy:
+        with pytest.raises(KeyboardInterrupt):
+            policy.act(asked)
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "chat-policy")
+
+
+@pytest.mark.parametrize("text", [None, "", "\ud800", "🙈" * 5000, "('move', 0)<|im_end|>"])
+def test_whatever_a_model_says_can_be_played_and_sent_back(text, mazes, tmp_path):
+    server = ScriptedServer({"m": lambda pictures, answers: text})
+    path = tmp_path / "records.jsonl"
+    with server, ChatPolicy(server.url, "m", retries=QUICK) as policy:
+        records = play(policy, mazes[:1], EvaluationSettings(SETTINGS.environment, 3), records_path=path)
+    assert read_records(path) == records
+    assert (records[0].turns, records[0].solved) == (3, False)
+
+
 def test_nobody_listening_is_said_plainly():
     with ScriptedServer({}) as server:
         url = server.url
@@ -153,6 +200,8 @@ def test_an_address_that_is_none_is_refused():
         ChatPolicy("127.0.0.1:8000", "m")
     with pytest.raises(ConfigError, match="concurrency = 0"):
         ChatPolicy("http://127.0.0.1:8000", "m", concurrency=0)
+    with pytest.raises(ConfigError, match="temperature = nan"):
+        ChatPolicy("http://127.0.0.1:8000", "m", temperature=float("nan"))
 
 
 def test_waiting_ends_when_all_models_are_served_and_says_what_is_missing():
