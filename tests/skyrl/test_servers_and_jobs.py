@@ -33,6 +33,7 @@ OVERRIDES = {
     "data.test_512_mazes": 1,
     "data.ood_mazes": 3,
     "environment.max_turns": 7,
+    "gate.min_solve_rate": 0.5,
 }
 SUBMIT_AND_WAIT = """
 import sys
