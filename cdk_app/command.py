@@ -16,6 +16,10 @@ COMMANDS = {
         "Count what a run's splits repeat of each other and of what was trained on.",
     ),
     "audit-reward": ("cdk_app.audit:audit_reward", "Play for a reward with scripted adversaries."),
+    "doctor": (
+        "cdk_app.doctor.command:doctor",
+        "Check account, quotas, versions, cost and memory before deploying or submitting.",
+    ),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
