@@ -4,8 +4,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.environments.base import Environment
-from training.environments.maze import MazeEnvironment
 from training.maze_batches import draw
 from training.mazes import generate
 
@@ -21,12 +19,6 @@ def test_a_batch_holds_the_mazes_that_are_drawn_one_by_one(cells):
     assert batch.digests() == [
         (m.digest, m.layout_digest, m.canonical_digest, m.canonical_layout_digest) for m in mazes
     ]
-
-
-def test_an_environment_draws_the_same_digests_at_once_and_one_by_one():
-    seeds = [f"row {n}" for n in range(30)]
-    maze = MazeEnvironment()
-    assert maze.draw_digests(seeds) == Environment.draw_digests(maze, seeds)
 
 
 def test_every_spanning_tree_is_equally_likely():

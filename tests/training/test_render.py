@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from training.environments.maze import MazeEnvironment
 from training.errors import ConfigError, DataError
 from training.mazes import MOVES, generate, published
 from training.render import PALETTES, RenderStyle, draw, draw_all, image_data_url
@@ -127,3 +128,12 @@ def test_data_url_holds_the_same_picture():
 def test_other_arrays_are_no_picture(bad):
     with pytest.raises(DataError, match="uint8"):
         image_data_url(bad)
+
+
+def test_the_size_of_the_picture_is_a_setting_of_the_environment():
+    maze = published("hard")[0]
+    image = MazeEnvironment(cell_px=24, wall_px=3).world(maze).observe().image
+    assert image.shape == (128, 128, 3)  # 5 cells of 24 px, filled up to a multiple of 32
+    assert (image == draw(maze, maze.start, RenderStyle(cell_px=24, wall_px=3))).all()
+    with pytest.raises(ConfigError, match="cells of 4 px"):
+        MazeEnvironment(cell_px=4)

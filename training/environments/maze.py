@@ -19,12 +19,12 @@ OTHER_PALETTE = "dusk"
 class MazeWorld:
     """A maze with its agent. Only a stop on the goal solves it; any stop ends it."""
 
-    def __init__(self, maze: Maze, squares_per_move: int):
+    def __init__(self, maze: Maze, squares_per_move: int, style: RenderStyle | None = None):
         self.maze = maze
         self.position: Square = maze.start
         self.over = False
         self._stride = squares_per_move
-        self._style = RenderStyle.named(maze.palette)
+        self._style = style or RenderStyle.named(maze.palette)
 
     @property
     def solved(self) -> bool:
@@ -92,13 +92,23 @@ class MazeTasks(Environment):
 
 @dataclass(frozen=True)
 class MazeEnvironment(MazeTasks):
-    """`squares_per_move` is 1 (VisGym: one action, one square) or 2 (one action, one cell)."""
+    """`squares_per_move` is 1 (VisGym: one action, one square) or 2 (one action, one cell).
+
+    `cell_px` and `wall_px` are the size of a cell and of its walls in the picture.
+    """
 
     name: ClassVar[str] = "maze"
     squares_per_move: int = 1
+    cell_px: int = 16
+    wall_px: int = 2
 
     def __post_init__(self) -> None:
+        RenderStyle(cell_px=self.cell_px, wall_px=self.wall_px)  # refuses sizes that cannot be drawn
         if self.squares_per_move not in (1, 2):
             raise ConfigError(
                 f"squares_per_move = {self.squares_per_move}", "use 1 (one square) or 2 (one cell) a move"
             )
+
+    def world(self, task: Maze) -> World:
+        sizes = {"cell_px": self.cell_px, "wall_px": self.wall_px}
+        return MazeWorld(task, self.squares_per_move, RenderStyle.named(task.palette, **sizes))
