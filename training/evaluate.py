@@ -333,7 +333,7 @@ def paired(before: Sequence[EvaluationRecord], after: Sequence[EvaluationRecord]
     """
     first, second = ({record.key: record for record in records} for records in (before, after))
     rules = {
-        (record.environment, record.max_turns, json.dumps(record.options, sort_keys=True))
+        (record.environment, record.max_turns, *sorted(record.options.items()))
         for record in (*before, *after)
     }
     if first.keys() != second.keys() or not first or len(rules) > 1:

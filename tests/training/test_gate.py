@@ -271,6 +271,19 @@ def test_runs_that_cannot_be_judged_together_are_refused(run, other, tmp_path):
         evidence.check_comparable(first, second, seeds=False)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: (run / "run.json").write_text('{"run": "one"'),
+        lambda run: edit(run / "run.json", lambda manifest: manifest["evaluations"]["final"].pop("records")),
+        lambda run: edit(run / "run.json", lambda manifest: manifest.update(audits=["passed"])),
+    ],
+)
+def test_a_manifest_that_no_run_wrote_is_refused(run, damage):
+    damage(run)
+    refused(run, "files of run 'one' are not as a run writes them")
+
+
 def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         found = CliRunner().invoke(gate, [str(folder)])

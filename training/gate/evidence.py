@@ -96,6 +96,22 @@ def read(run_dir: Path) -> Evidence:
     """
     if not (run_dir / lineage.MANIFEST).is_file():
         raise ConfigError(f"{run_dir} holds no {lineage.MANIFEST}", "name the folder of a run: runs/<id>")
+    try:
+        evidence = _read(run_dir)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"the files of run {run_dir.name!r} are not as a run writes them: {error!r}",
+            "nothing was decided; restore what was changed, or prepare a new run",
+        ) from error
+    if evidence.problems:
+        raise DataError(
+            f"run {run_dir.name!r} gives no evidence to decide on: " + "; ".join(evidence.problems),
+            "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
+        )
+    return evidence
+
+
+def _read(run_dir: Path) -> Evidence:
     manifest = lineage.read(run_dir)
     evidence = Evidence(run_dir, manifest, _recipe(run_dir, manifest))
     _read_splits(evidence)
@@ -108,11 +124,6 @@ def read(run_dir: Path) -> Evidence:
     else:
         _check_adapter(evidence)
         _read_evaluations(evidence)
-    if evidence.problems:
-        raise DataError(
-            f"run {run_dir.name!r} gives no evidence to decide on: " + "; ".join(evidence.problems),
-            "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
-        )
     return evidence
 
 
