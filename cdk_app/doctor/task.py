@@ -4,9 +4,10 @@ from pathlib import Path
 
 from cdk_app.doctor.finding import Finding, Status, judge
 from training import splits
-from training.audits import ancestry, contamination
+from training.audits import ancestry, contamination, reward
 from training.audits.contamination import Contamination
-from training.errors import ConfigError
+from training.audits.reward import RewardAudit
+from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
 from training.gate.thresholds import check_attainable
 from training.recipe import Recipe
@@ -15,14 +16,26 @@ AREA = "recipe"
 
 
 def check(recipe: Recipe, shared: Path) -> list[Finding]:
-    """Raises DataError when the base model's declaration of what it was taught was changed."""
-    drawn = dict(splits.of_recipe(recipe))
-    known = ancestry.read(shared / recipe.policy.base_model)
-    return [
-        check_horizon(recipe, drawn["test"]),
-        check_gate(recipe, drawn[recipe.gate.split]),
-        check_contamination(contamination.audit(drawn, known)),
-    ]
+    """Everything that preparing the run would refuse, and what it would let pass in silence."""
+    try:
+        drawn = dict(splits.of_recipe(recipe))
+    except DataError as error:
+        return [Finding(AREA, "splits", Status.FAILED, error.problem, remedy=error.remedy)]
+    findings = [check_horizon(recipe, drawn["test"]), check_gate(recipe, drawn[recipe.gate.split])]
+    for name, audit in (
+        ("reward", lambda: check_reward(reward.of_recipe(recipe))),
+        (
+            "contamination",
+            lambda: check_contamination(
+                contamination.audit(drawn, ancestry.read(shared / recipe.policy.base_model))
+            ),
+        ),
+    ):
+        try:
+            findings.append(audit())
+        except DataError as error:
+            findings.append(Finding(AREA, name, Status.FAILED, error.problem, remedy=error.remedy))
+    return findings
 
 
 def check_horizon(recipe: Recipe, rows: tuple[splits.Row, ...]) -> Finding:
@@ -51,6 +64,17 @@ def check_gate(recipe: Recipe, rows: tuple[splits.Row, ...]) -> Finding:
     except ConfigError as error:
         return Finding(AREA, "gate", Status.FAILED, error.problem, remedy=error.remedy)
     return Finding(AREA, "gate", Status.OK, said, f"a solve rate of {recipe.gate.min_solve_rate:.0%}")
+
+
+def check_reward(found: RewardAudit) -> Finding:
+    """Whether scripted adversaries, who do not play, could earn from the reward."""
+    return judge(
+        AREA,
+        "reward",
+        found.passed,
+        "; ".join(found.faults) or f"{found.reward}: {len(found.earned)} adversaries earn what it promises",
+        remedy="see `skypod audit-reward`, and choose a reward under which only solving pays",
+    )
 
 
 def check_contamination(found: Contamination) -> Finding:

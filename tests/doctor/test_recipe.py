@@ -1,7 +1,7 @@
 """The arithmetic of a recipe: parameters, GPU and host memory, topology, horizon, gate, contamination."""
 
+import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -192,11 +192,18 @@ def test_contamination_is_refused_and_an_undeclared_ancestry_is_warned_about():
     assert task.check_contamination(dirty).status is FAILED
 
 
+def test_a_changed_declaration_of_the_base_model_is_a_failure_not_the_end(tmp_path, recipe):
+    folder = tmp_path / recipe.policy.base_model
+    folder.mkdir(parents=True)
+    stated = {"name": "x", "tasks": 1, "file": "ancestry-x.txt", "sha256": "0"}
+    (folder / "ancestry.json").write_text(json.dumps({"declared": True, "data": [stated]}))
+    found = {f.check: f for f in task.check(recipe, tmp_path)}
+    assert found["contamination"].status is FAILED
+    assert "ancestry-x.txt" in found["contamination"].found
+    assert found["reward"].status is OK
+
+
 @pytest.mark.parametrize("name", ["maze-smoke", "maze-rehearsal"])
 def test_the_miniatures_fit_too(environment, name):
     recipe = recipes.load(RECIPES / f"{name}.toml")
     assert {f.status for f in memory(environment, recipe, shapes.from_config(TINY)).values()} == {OK}
-
-
-def test_the_doctor_takes_no_path_for_granted(tmp_path):
-    assert isinstance(shapes.find("models/x", Path(tmp_path / "missing")), Unknown)
