@@ -23,7 +23,7 @@ class Played(Protocol):
 
 @dataclass(frozen=True)
 class Reward:
-    """Paid once, at the end of an episode. `lowest` and `highest` bound what it can pay; `pays` says for what."""
+    """Paid once, at the end of an episode: `pays` says for what, `lowest` and `highest` bound how much."""
 
     name: str
     pays: str

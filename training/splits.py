@@ -9,7 +9,7 @@ grid), up to the 8 symmetries of the square, whatever is asked of it. That is st
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,15 +74,6 @@ class Splits:
                 ("ood", self.ood),
             )
         )
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How many rows of one split have a twin in another: the same task, layout, or layout up to symmetry."""
-
-    exact: int
-    same_layout: int
-    same_up_to_symmetry: int
 
 
 def build(environment: Environment, seed: int, sizes: Sizes, *, max_turns: int | None = None) -> Splits:
@@ -197,16 +188,6 @@ def row_task(row: Row) -> Any:
 def replay(environment: Environment, origin: str, variant: str = PLAIN) -> Any:
     """The task that a drawn row came from, from its `origin`."""
     return environment.draw(random.Random(origin), variant)  # noqa: S311 (a replayable draw)
-
-
-def overlap(rows: Iterable[Row], others: Iterable[Row]) -> Overlap:
-    """How many of `rows` have a twin among `others`."""
-    tasks, twins = ([row_task(row) for row in part] for part in (rows, others))
-    counts = []
-    for name in ("digest", "layout_digest", "canonical_layout_digest"):
-        known = {getattr(task, name) for task in twins}
-        counts.append(sum(getattr(task, name) in known for task in tasks))
-    return Overlap(*counts)
 
 
 def check_disjoint(splits: Splits) -> None:

@@ -15,7 +15,6 @@ from training.splits import (
     content_digest,
     draw_train,
     evaluation_pool,
-    overlap,
     quarantine,
     read,
     replay,
@@ -139,18 +138,6 @@ def test_a_leaked_grid_with_other_corners_is_found(splits):
 def test_a_row_given_twice_is_found(splits):
     with pytest.raises(DataError, match="twice in split train"):
         check_disjoint(leaked(splits, row_task(splits.train[0])))
-
-
-def test_overlap_counts_each_kind(splits):
-    maze = published("easy")[0]
-    rows = [
-        row_of(CELLS, part, "train", origin="by hand")
-        for part in (maze, Maze(maze.rows, maze.goal, maze.start), maze.transformed(3))
-    ]
-    found = overlap(rows, splits.test)
-    assert (found.exact, found.same_layout, found.same_up_to_symmetry) == (1, 2, 3)
-    clean = overlap(splits.train, splits.test)
-    assert (clean.exact, clean.same_layout, clean.same_up_to_symmetry) == (0, 0, 0)
 
 
 def test_files_carry_the_digest_of_their_content(tmp_path, splits):
