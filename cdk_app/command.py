@@ -4,9 +4,6 @@ import importlib
 import sys
 
 import click
-from botocore.exceptions import BotoCoreError, ClientError
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
 from training.errors import SkypodError, SubstrateError
 
@@ -20,6 +17,7 @@ COMMANDS = {
         "cdk_app.doctor.command:doctor",
         "Check account, quotas, versions, cost and memory before deploying or submitting.",
     ),
+    "evaluate": ("cdk_app.evaluate:evaluate", "Play a split of a run with any policy."),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
@@ -27,7 +25,11 @@ COMMANDS = {
 }
 
 
-OUTSIDE = (OSError, BotoCoreError, ClientError, HTTPError, ApiException)
+OUTSIDE = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "kubernetes.client.exceptions": ("ApiException",),
+    "urllib3.exceptions": ("HTTPError",),
+}
 """What the libraries below us raise when AWS, Kubernetes or Ray does not answer or refuses."""
 OUTSIDE_REMEDY = "check credentials, region and network: `aws sts get-caller-identity`, `kubectl get nodes`"
 
@@ -55,6 +57,12 @@ def cli() -> None:
     """From `cdk deploy` to a served adapter, and back to nothing."""
 
 
+def outside() -> tuple[type[Exception], ...]:
+    """OUTSIDE as classes: of loaded libraries, which alone can have raised; not every environment has all."""
+    loaded = {module: names for module, names in OUTSIDE.items() if module in sys.modules}
+    return (OSError, *(getattr(sys.modules[m], name) for m, names in loaded.items() for name in names))
+
+
 def main() -> None:
     """Run the command; errors of ours are printed with their remedy, without a traceback."""
     try:
@@ -67,7 +75,7 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except OUTSIDE as error:
+    except outside() as error:
         click.secho(f"error: {type(error).__name__}: {str(error)[:1500]}", fg="red", err=True)
         click.echo(f"  -> {OUTSIDE_REMEDY}", err=True)
         sys.exit(SubstrateError.exit_code)

@@ -11,7 +11,7 @@ from typing import Any
 
 from training.mazes import Maze
 from training.protocol import ACTIONS, STOP
-from training.render import draw, image_data_url
+from training.render import RenderStyle, draw, image_data_url
 
 Script = Callable[[list[str], list[str]], str]
 
@@ -22,19 +22,24 @@ def oracle(mazes: Sequence[Maze]) -> Script:
     for maze in mazes:
         for square in maze.distances:
             move = maze.best_move(square)
-            url = image_data_url(draw(maze, square))
+            url = image_data_url(draw(maze, square, RenderStyle.named(maze.palette)))
             best[url] = (STOP if move is None else ACTIONS[move]).value
     return lambda pictures, answers: best[pictures[-1]]
 
 
 class ScriptedServer:
-    """Serves `models` (name to script). `fault(count)` may return per request a status, "hang up", "silence"
+    """Serves `models` (name to script), conversations with up to `longest` characters of answers, and says of
+    longer ones what vLLM says. `fault(count)` may return per request a status, "hang up", "silence"
     (no answer at all), "trickle" (one that never ends), "flood" (a far too long one), or None."""
 
     def __init__(
-        self, models: dict[str, Script], fault: Callable[[int], int | str | None] = lambda count: None
+        self,
+        models: dict[str, Script],
+        fault: Callable[[int], int | str | None] = lambda count: None,
+        longest: int = 10_000,
     ):
         self.models = models
+        self.longest = longest
         self.fault = fault
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -67,6 +72,9 @@ class ScriptedServer:
                     self.reply(int(fault), {"error": {"message": f"scripted {fault}"}})
                 elif body["model"] not in outer.models:
                     self.reply(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
+                elif sum(len(m["content"]) for m in body["messages"][1::2]) > outer.longest:
+                    message = "This model's maximum context length is 1024 tokens. However, you requested"
+                    self.reply(400, {"error": {"message": message}})
                 else:
                     self.reply(200, outer.complete(body))
 

@@ -1,0 +1,98 @@
+"""Makes the policies that `skypod evaluate` plays with, under the rules that the run's recipe gives them."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from cdk_app import candidates
+from cdk_app.candidates import Candidate
+from serving.client import ChatPolicy
+from serving.endpoint import Endpoint
+from serving.local import LocalPolicy
+from serving.probe import TOLERANCES
+from training.errors import ConfigError, DataError
+from training.evaluate import EvaluationSettings, Policy
+from training.recipe import Recipe
+
+
+def endpoint(
+    run: Path,
+    address: str,
+    recipe: Recipe,
+    settings: EvaluationSettings,
+    timeout_s: float,
+    stack: ExitStack,
+) -> tuple[Candidate, Callable[[], Policy]]:
+    """A model behind URL[#MODEL]: who it is, and what makes the player. SubstrateError if it does not answer.
+
+    ConfigError when no model is named and the server has several.
+    """
+    url, _, model = address.partition("#")
+    if not model:
+        found = Endpoint(url, timeout_s=timeout_s).models()
+        if len(found) != 1:
+            raise ConfigError(f"{url} serves {', '.join(found) or 'nothing'}", "name one: URL#MODEL")
+        model = found[0]
+
+    def policy(temperature: float) -> ChatPolicy:
+        return stack.enter_context(
+            ChatPolicy(
+                url,
+                model,
+                max_tokens=recipe.rollout.max_new_tokens,
+                allowed_token_ids=_allowed(run, recipe),
+                temperature=temperature,
+                seed=settings.seed,
+                timeout_s=timeout_s,
+            )
+        )
+
+    candidate = candidates.endpoint(run, policy(0.0), settings, TOLERANCES[recipe.policy.dtype])
+    return candidate, lambda: policy(settings.temperature)
+
+
+def local(
+    run: Path,
+    base_dir: Path,
+    folder: Path | None,
+    recipe: Recipe,
+    settings: EvaluationSettings,
+    stack: ExitStack,
+) -> tuple[Candidate, Callable[[], Policy]]:
+    """The run's base from disk, with an adapter or without: who it is, and what makes the player.
+
+    DataError when base or adapter are not what they have to be; the player itself needs the libraries.
+    """
+    if not (base_dir / "config.json").is_file():
+        raise ConfigError(
+            f"there is no base model in {base_dir}", "name the folder it is relative to: --shared"
+        )
+    candidate, packaged = candidates.base(run, base_dir), None
+    if folder is not None:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        candidate, packaged = candidates.adapter(run, folder, base_dir, scratch)
+
+    def make() -> LocalPolicy:
+        return LocalPolicy(
+            base_dir,
+            packaged,
+            dtype=recipe.policy.dtype,
+            max_tokens=recipe.rollout.max_new_tokens,
+            allowed_token_ids=_allowed(run, recipe),
+            temperature=settings.temperature,
+            seed=settings.seed,
+        )
+
+    return candidate, make
+
+
+def _allowed(run: Path, recipe: Recipe) -> list[int] | None:
+    """The token ids that the trainer's engines may sample; None for all."""
+    if not recipe.rollout.text_tokens_only:
+        return None
+    path = run / "generation.json"
+    if not path.is_file():
+        raise DataError(f"{run} holds no {path.name}, which its training writes", "start the run first")
+    return json.loads(path.read_text())["allowed_token_ids"]

@@ -1,0 +1,80 @@
+"""Plays a split of a run under a label: seal, records, summary and manifest, in an order that lets a play be
+interrupted anywhere and continued."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training import lineage, seal
+from training.environments import Task
+from training.errors import ConfigError, DataError
+from training.evaluate import EvaluationSettings, Policy, Progress, play, summarize
+from training.files import file_digest, write_json
+
+
+@dataclass(frozen=True)
+class Play:
+    """What is played, by whom and how. `sealed_as` is the candidate's name for the seal; `notes` go into the
+    manifest beside the summary."""
+
+    split: str
+    label: str
+    tasks: Sequence[Task]
+    settings: EvaluationSettings
+    sealed_as: str
+    again: str | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def records_path(run_dir: Path, label: str) -> Path:
+    """Where the records of an evaluation lie; its summary is beside them."""
+    return run_dir / "evaluations" / f"{label}.jsonl"
+
+
+def perform(
+    run_dir: Path,
+    what: Play,
+    make_policy: Callable[[], Policy],
+    on_progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Play what is not played yet, and return the manifest's entry.
+
+    A finished play is read, not repeated; `make_policy` is called only if something is to be asked. Raises
+    ConfigError where the seal refuses or the label holds something else, DataError where records were
+    changed.
+    """
+    if entry := finished(run_dir, what):
+        return entry
+    seal.check(run_dir, what.sealed_as, what.split, what.label, what.again)
+    path = records_path(run_dir, what.label)
+    records = play(make_policy(), what.tasks, what.settings, on_progress, path)
+    summary = summarize(records).to_json()
+    write_json(path.with_suffix(".summary.json"), summary)
+    lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})
+    seal.log(run_dir, what.sealed_as, what.split, what.label, path)
+    return lineage.read(run_dir)["evaluations"][what.label]
+
+
+def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
+    """The manifest's entry of this very play, None when it is not finished. Errors as in `perform`."""
+    entry = lineage.read(run_dir)["evaluations"].get(what.label)
+    if entry is None:
+        return None
+    stated = (entry["split"], entry["settings"])
+    if stated != (what.split, what.settings.digest):
+        raise ConfigError(
+            f"{what.label} is an evaluation of {entry['split']} by {entry['policy']} with other settings",
+            "choose another --name",
+        )
+    path = records_path(run_dir, what.label)
+    if not path.is_file() or file_digest(path) != entry["records"]:
+        raise DataError(
+            f"{path} is not what was recorded on {entry['played']}",
+            "restore the file; a play that was changed counts for nothing",
+        )
+    if entry["n"] < len(what.tasks) * what.settings.samples:
+        return None
+    # A crash after the entry and before the seal's: says it again, which is harmless.
+    seal.log(run_dir, what.sealed_as, what.split, what.label, path)
+    return entry
