@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import boto3
@@ -97,10 +98,21 @@ class Rehearsal:
 def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
     """Synthesize once, bootstrap meanwhile, deploy every stack with the cdk CLI, then read its outputs."""
     env, show, watch = r.substrate.aws.env, _show_cdk(stage), r.substrate.require_alive
+    given_up = Event()
+
+    def watch_beside() -> None:
+        watch()
+        if given_up.is_set():
+            raise SubstrateError("the bootstrap is not waited for any more")
+
     shutil.rmtree(r.assembly, ignore_errors=True)
     with ThreadPoolExecutor(1) as beside:
-        bootstrapped = beside.submit(deploy.bootstrap, env, show, watch)
-        deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show, watch)
+        bootstrapped = beside.submit(deploy.bootstrap, env, show, watch_beside)
+        try:
+            deploy.synth(env, ["-c", f"environment={r.environment_name}"], r.assembly, show, watch)
+        except BaseException:
+            given_up.set()  # else leaving this block would wait for its end
+            raise
         bootstrapped.result()
     deploy.deploy(env, deploy.assembly_args(r.assembly), show, watch)
     r.deployed = outputs.read(r.session, r.environment)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from rehearsal import deploy
+from rehearsal import deploy, stages
 from training.errors import SubstrateError
 
 FAILED = """
@@ -112,3 +113,24 @@ def test_what_is_watched_ends_the_command_line_at_once(tmp_path: Path, monkeypat
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_an_interrupt_of_the_synth_does_not_wait_for_the_bootstrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def bootstrap(env, on_event, watch) -> None:
+        for _ in range(400):
+            watch()
+            time.sleep(0.05)
+
+    def synth(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deploy, "bootstrap", bootstrap)
+    monkeypatch.setattr(deploy, "synth", synth)
+    parts = SimpleNamespace(aws=SimpleNamespace(env={}), require_alive=lambda: None)
+    r = SimpleNamespace(substrate=parts, assembly=tmp_path / "cdk.out", environment_name="paper")
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        stages.deploy_stacks(r, SimpleNamespace())
+    assert time.monotonic() - began < 5
