@@ -73,6 +73,7 @@ class Evaluator:
         longest = rollout.max_model_len_tokens - rollout.max_new_tokens
         policy = EnginePolicy(self._client, self._model, self._sampling, loop, longest)
         tasks = [splits.row_task(row) for row in rows]
+        self._events.emit("evaluating", label=label, **asdict(Progress(0, len(tasks), 0, 0)))
         summary = summarize(play(policy, tasks, settings, report, path)).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(self._run_dir, label, path, {"split": split, **summary})
