@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from serving.endpoint import Endpoint, Retries
+from serving.endpoint import Endpoint, NoRoom, Retries
 from training.errors import ConfigError
 from training.evaluate import Conversation
 
@@ -71,6 +71,7 @@ class ChatPolicy:
     def act(self, conversations: list[Conversation]) -> list[str]:
         """One answer per conversation, in their order, or none at all: a request that fails ends the others.
 
+        A conversation that has become too long for the model gets the empty answer, which costs its turn.
         Raises SubstrateError if the endpoint stops answering, ConfigError if it refuses a request.
         """
         return [completion.text for completion in self.complete(conversations)]
@@ -127,7 +128,13 @@ class ChatPolicy:
         }
         if top:
             body |= {"logprobs": True, "top_logprobs": top, "return_tokens_as_token_ids": True}
-        answer = self.endpoint.complete(body, stop)
+        try:
+            answer = self.endpoint.complete(body, stop)
+        except NoRoom:
+            # A first question that does not fit is a wrong setting, and so is one that asks for too much.
+            if top or not conversation.turns:
+                raise
+            return Completion("", ())
         try:
             return _completion(answer, top)
         except (ValueError, LookupError, TypeError, AttributeError) as error:

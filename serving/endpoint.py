@@ -18,6 +18,14 @@ _LONGEST_WAIT_S = 8.0
 _LARGEST_ANSWER_BYTES = 8 * 2**20
 
 
+# How vLLM says that a conversation leaves no room for the answer asked for.
+_NO_ROOM = ("maximum context length", "longer than the maximum model length")
+
+
+class NoRoom(ConfigError):
+    """The conversation has become longer than the model can take."""
+
+
 @dataclass(frozen=True)
 class Retries:
     """How often a request is tried in all, and the first pause between tries, which then doubles."""
@@ -62,7 +70,8 @@ class Endpoint:
     def complete(self, body: dict[str, Any], stop: threading.Event | None = None) -> dict[str, Any]:
         """POST /v1/chat/completions and the answer's JSON; pauses end early when `stop` is set.
 
-        Raises ConfigError if the server refuses the request, SubstrateError if it does not answer.
+        Raises ConfigError if the server refuses the request (NoRoom for its length), SubstrateError if it
+        does not answer.
         """
         stop = stop or threading.Event()
         pause_s, trouble = self._retries.first_wait_s, ""
@@ -152,7 +161,8 @@ class Endpoint:
             413: "shorten the episode (max_turns) or raise the server's request limit",
         }
         model, status = body.get("model"), answer.status_code
-        return ConfigError(
+        too_long = status == 400 and any(words in _message(answer) for words in _NO_ROOM)
+        return (NoRoom if too_long else ConfigError)(
             f"{self.url} refuses model {model!r}: status {status}, {_message(answer)}",
             remedies.get(status, "the request does not fit the model; see the server's message"),
         )

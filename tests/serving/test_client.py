@@ -14,6 +14,7 @@ from training.evaluate import Conversation, EvaluationSettings, Turn, play, read
 from training.mazes import published
 
 SETTINGS = EvaluationSettings(named("maze", squares_per_move=2), max_turns=10, policy="scripted")
+LONG = Turn(np.ones((32, 32, 3), np.uint8), "x" * 500)
 QUICK = Retries(attempts=4, first_wait_s=0.01)
 
 
@@ -193,6 +194,24 @@ def test_refusals_are_not_retried(model, fault, reason):
     ):
         policy.act([conversation()])
     assert len(server.requests) == 1
+
+
+def test_a_model_that_answers_for_ever_loses_its_mazes_and_not_the_evaluation(mazes):
+    def rambles(pictures, answers):
+        return "Let me look again. " * 20
+
+    with (
+        ScriptedServer({"m": rambles}, longest=900) as server,
+        ChatPolicy(server.url, "m", retries=QUICK) as policy,
+    ):
+        records = play(policy, mazes[:2], SETTINGS)
+        assert {(record.turns, record.solved) for record in records} == {(10, False)}
+        assert records[0].malformed[2].startswith("Let me") > records[0].malformed[3].startswith("Let me")
+        with pytest.raises(ConfigError, match="maximum context length"):
+            policy.complete([Conversation("a/0", LONG.image, [LONG] * 2)], top=5)
+        server.longest = -1
+        with pytest.raises(ConfigError, match="maximum context length"):
+            play(policy, mazes[:2], SETTINGS)
 
 
 def test_an_address_that_is_none_is_refused():

@@ -17,7 +17,7 @@ from serving.client import ChatPolicy
 from serving.endpoint import Endpoint
 from training.environments import named
 from training.errors import ConfigError, DataError
-from training.evaluate import Conversation, EvaluationSettings, play
+from training.evaluate import Conversation, EvaluationSettings, Turn, play
 from training.mazes import published
 from training.render import draw
 
@@ -164,6 +164,12 @@ def test_a_hot_policy_never_samples_a_vision_token(url, folder, adapter, canarie
 def vision_ids(folder: Path) -> set[int]:
     config = json.loads((folder / "base" / "config.json").read_text())
     return {config[f"{name}_token_id"] for name in ("image", "video", "vision_start", "vision_end")}
+
+
+def test_a_conversation_without_room_gets_the_empty_answer(url, adapter, canaries):
+    long = [Turn(canaries[0].image, "('move', 0)" * 2000)]
+    with ChatPolicy(url, adapter.name) as policy:
+        assert policy.act([Conversation("a/0", canaries[0].image, long)]) == [""]
 
 
 def test_the_servers_refusals_are_passed_on(url, adapter, canaries):

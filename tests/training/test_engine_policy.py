@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from training.environments import named
+from training.errors import ConfigError
 from training.evaluate import EvaluationSettings, play, summarize
 from training.mazes import published
 from training.skyrl.policy import EnginePolicy
@@ -48,6 +49,12 @@ def test_a_model_that_answers_for_ever_loses_its_mazes_and_not_the_evaluation(lo
     assert len(engine.lengths) == 3 * 3, "the fourth question does not fit"
     assert {record.turns for record in records} == {9}
     assert summarize(records).solve_rate == summarize(records).format_rate == 0
+
+
+def test_a_first_question_that_does_not_fit_is_a_wrong_setting(loop):
+    policy = EnginePolicy(Engine("x"), "adapter", {}, loop, longest=9)
+    with pytest.raises(ConfigError, match="takes 10 tokens, 9 are left"):
+        play(policy, published("easy")[:1], EvaluationSettings(named("maze"), max_turns=9))
 
 
 def test_a_conversation_that_fits_is_asked(loop):

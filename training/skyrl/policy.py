@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from training.conversation import Conversation
+from training.errors import ConfigError
 
 _NO_ROOM: dict[str, Any] = {"responses": [""], "response_ids": [[]], "response_logprobs": [[]]}
 
@@ -13,7 +14,8 @@ class EnginePolicy:
     """`training.conversation.Policy` over SkyRL's inference client, called from a thread beside its loop.
 
     A conversation of more than `longest` tokens leaves the model no room for an answer: it gets the empty
-    one, which costs its turn, and not the evaluation. A vLLM server refuses it at the same length.
+    one, which costs its turn, and not the evaluation. A vLLM server refuses it at the same length. Raises
+    ConfigError when even a first question is that long.
     """
 
     def __init__(
@@ -41,8 +43,13 @@ class EnginePolicy:
     async def _complete(self, conversation: Conversation) -> dict[str, Any]:
         request = {"model": self._client.model_name, "messages": conversation.messages()}
         rendered = await self._client.render_chat_completion({"json": request})
-        if len(rendered["token_ids"]) > self._longest:
-            return _NO_ROOM
+        if (found := len(rendered["token_ids"])) > self._longest:
+            if conversation.turns:
+                return _NO_ROOM
+            raise ConfigError(
+                f"the question {conversation.key} takes {found} tokens, {self._longest} are left for it",
+                "raise rollout.max_model_len_tokens, or lower rollout.max_new_tokens",
+            )
         return await self._client.generate(
             {
                 "prompt_token_ids": [rendered["token_ids"]],
