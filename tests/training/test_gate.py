@@ -99,7 +99,7 @@ def test_every_doctored_evaluation_is_told_at_once(run):
         r"final.jsonl was changed: it is \w+, the seal noted",
         "baseline-ood holds 5 episodes, of 5 of the 6 tasks of ood",
         r"final-ood.jsonl line 1: the actions on task \w+ do not lead to the solved stated",
-        "final-test-512 was played by another policy or by other rules",
+        r"final-test-512 was not played by adapter:\w+, greedily, by the recipe's rules",
         "baseline-test-512 is not finished",
         "peek played test-512 past its seal",
         "its contamination audit did not pass",

@@ -110,7 +110,7 @@ def _find(comparisons: Iterable[Comparison], split: str, against: str) -> Compar
 
 def _interval(of: Rate | Comparison) -> str:
     if isinstance(of, Comparison):
-        return f"[{_points(of.low)}, {_points(of.high)}]"
+        return f"[{100 * of.low:+.1f}, {100 * of.high:+.1f}]"
     return f"[{of.low:.1%}, {of.high:.1%}]"
 
 

@@ -105,7 +105,7 @@ def read(run_dir: Path) -> Evidence:
         ) from error
     if evidence.problems:
         raise DataError(
-            f"run {run_dir.name!r} gives no evidence to decide on: " + "; ".join(evidence.problems),
+            "\n  - ".join([f"run {run_dir.name!r} gives no evidence to decide on:", *evidence.problems]),
             "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
         )
     return evidence
@@ -242,8 +242,8 @@ def _evaluation(
     odd = {record.settings for record in records} - {settings}
     if odd or any(record.policy != policy for record in records):
         raise DataError(
-            f"{at} was played by another policy or by other rules than the recipe's: settings "
-            f"{', '.join(sorted(odd)) or 'alike'}, {settings} expected"
+            f"{at} was not played by {policy}, greedily, by the recipe's rules and this version of Skypod: "
+            f"settings {', '.join(sorted(odd)) or 'alike'}, {settings} expected"
         )
     tasks, keys = evidence.keys(split), [record.key for record in records]
     if len(keys) != len(tasks) or set(keys) != tasks:
