@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -190,8 +189,9 @@ def test_stop_ends_the_holder_and_waits_until_it_let_go(tmp_path):
 def test_a_closed_terminal_ends_a_rehearsal_in_order_unless_nohup_keeps_it(tmp_path, ignored):
     """Also what it still prints while it cleans up must not end it half-way."""
     code = (
-        "import pathlib, signal, sys, time\n"
+        "import fcntl, pathlib, signal, sys, termios, time\n"
         "from rehearsal.interrupts import interruptible, uninterrupted\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
         f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
         "with interruptible():\n"
         "    try:\n"
@@ -204,15 +204,21 @@ def test_a_closed_terminal_ends_a_rehearsal_in_order_unless_nohup_keeps_it(tmp_p
         "            pathlib.Path(sys.argv[1]).write_text('cleaned')\n"
     )
     said = tmp_path / "said"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-c", code, str(said)])
+    terminal, inside = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(said)],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    os.close(inside)
     heard = b""
     while not heard.endswith(b"ready\r\n"):
         heard += os.read(terminal, 100)
     os.close(terminal)
-    os.waitpid(pid, 0)
+    process.wait(20)
     assert said.read_text() == ("kept on" if ignored else "cleaned")
 
 
