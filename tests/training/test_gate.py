@@ -12,9 +12,11 @@ from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
 from training import lineage, prepare, recipe, splits
 from training.errors import ConfigError, DataError
+from training.evaluate import ceiling
 from training.files import tree_digest
 from training.gate import evidence
 from training.gate.judge import judge
+from training.gate.thresholds import check_attainable
 
 WRITTEN = ("gate.json", "gate.html")
 
@@ -191,6 +193,15 @@ def test_a_gate_that_nothing_can_pass_is_refused_when_the_run_is_prepared(sound,
     with pytest.raises(ConfigError, match=told):
         prepare.prepare(chosen, tmp_path / "runs" / "new", base_dir=sound.parent / "base", image="test")
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize("path", sorted(gate_run.RECIPE.parent.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_gate_of_every_recipe_can_be_met(path):
+    chosen = recipe.load(path)
+    environment, pool = chosen.environment.make(), splits.evaluation_pool(chosen.environment.make())
+    rows = pool.test if chosen.gate.split == "test" else pool.test_512[: chosen.data.test_512_mazes]
+    tasks = [splits.row_task(row) for row in rows]
+    check_attainable(chosen.gate, ceiling(environment, tasks, chosen.environment.max_turns), len(tasks))
 
 
 def test_an_unfinished_run_is_refused(run):
