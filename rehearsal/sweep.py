@@ -56,16 +56,21 @@ def command(
     """
     console = Console(stderr=as_json)
     order = Order.read(recipe_name, environment_name, crds, assignments)
-    seeds = parse_seeds(seeds_text)
+    asked = parse_seeds(seeds_text)
     name = run_name(name or f"{order.recipe.name}-{sweep.digest(order.recipe)[:8]}")
     folder = order.folders.runs / "sweeps" / name
-    runs = {seed: order.folders.runs / f"{name}-seed{seed}" for seed in seeds}
     path = folder / sweep.FILE
+    seeds = list(asked)
     if path.is_file():
-        sweep.require_same(order.recipe, read_json(path))
+        earlier = read_json(path)
+        sweep.require_same(order.recipe, earlier)
+        # A seed that was begun stays in the result, whatever came of it.
+        seeds = sorted({*earlier["seeds"], *asked})
+    runs = {seed: order.folders.runs / f"{name}-seed{seed}" for seed in seeds}
+    sweep.require_own(order.recipe, runs)
     write_json(path, sweep.collect(name, order.recipe, runs))
-    todo = [seed for seed in seeds if not sweep.is_finished(runs[seed])]
-    for seed in seeds:
+    todo = [seed for seed in asked if not sweep.is_finished(runs[seed])]
+    for seed in asked:
         if seed not in todo:
             console.print(f"seed {seed} is finished: {runs[seed].name}", highlight=False)
     if todo:

@@ -15,7 +15,7 @@ from training import lineage, metrics, seal
 from training.errors import ConfigError
 from training.evaluate import paired, read_records
 from training.files import read_json
-from training.recipe import Recipe
+from training.recipe import Recipe, read_resolved
 from training.statistics import mean_interval
 
 FILE = "sweep.json"
@@ -42,6 +42,17 @@ def require_same(recipe: Recipe, earlier: Mapping[str, Any]) -> None:
             f"sweep {earlier['name']!r} was begun with another recipe than this one",
             "give this one a --name of its own",
         )
+
+
+def require_own(recipe: Recipe, runs: Mapping[int, Path]) -> None:
+    """ConfigError when one of the runs that are there is not of this recipe and seed."""
+    for seed, run_dir in runs.items():
+        path = run_dir / "recipe.json"
+        if run_dir.exists() and not (path.is_file() and read_resolved(path) == seeded(recipe, seed)):
+            raise ConfigError(
+                f"run {run_dir.name!r} is there and is not seed {seed} of this recipe",
+                "give the sweep another --name, or remove that folder",
+            )
 
 
 def is_finished(run_dir: Path) -> bool:

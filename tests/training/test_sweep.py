@@ -28,14 +28,16 @@ def chosen() -> recipe.Recipe:
 
 
 @pytest.fixture(scope="module")
-def start(chosen, tmp_path_factory) -> Callable[[Path], Path]:
-    """Makes a run that has not been trained: copies of one, because only what comes after matters here."""
+def start(chosen, tmp_path_factory) -> Callable[..., Path]:
+    """Makes a run that has not been trained: copies of one, because its mazes do not matter here."""
     first = tmp_path_factory.mktemp("first")
     (first / "config.json").write_text("{}")
     prepare.prepare(chosen, first / "run", base_dir=first, image="test")
 
-    def copy(run_dir: Path) -> Path:
-        return Path(shutil.copytree(first / "run", run_dir))
+    def copy(run_dir: Path, seed: int = 0) -> Path:
+        shutil.copytree(first / "run", run_dir)
+        recipe.write_resolved(sweep.seeded(chosen, seed), run_dir / "recipe.json")
+        return run_dir
 
     return copy
 
@@ -72,7 +74,7 @@ def finish(run_dir: Path, solved: int) -> Path:
 def runs(start, tmp_path_factory) -> dict[int, Path]:
     """Two finished seeds, which solve 60 and 64 of the published 64, and one that was cut off."""
     folder = tmp_path_factory.mktemp("runs")
-    found = {seed: start(folder / f"s-seed{seed}") for seed in (0, 1, 2)}
+    found = {seed: start(folder / f"s-seed{seed}", seed) for seed in (0, 1, 2)}
     finish(found[0], 60)
     finish(found[1], 64)
     return found
@@ -137,6 +139,16 @@ def test_the_page_shows_every_seed_and_names_what_is_missing(chosen, runs, tmp_p
     assert "Seed 7 has not come to its end" in report.write_sweep(tmp_path).read_text()
 
 
+def test_a_run_of_another_recipe_is_not_taken_for_a_seed(chosen, start, tmp_path):
+    run_dir = start(tmp_path / "run")
+    sweep.require_own(chosen, {0: run_dir, 1: tmp_path / "nothing"})
+    with pytest.raises(ConfigError, match="'run' is there and is not seed 1"):
+        sweep.require_own(chosen, {1: run_dir})
+    (run_dir / "recipe.json").unlink()
+    with pytest.raises(ConfigError, match="not seed 0"):
+        sweep.require_own(chosen, {0: run_dir})
+
+
 @pytest.mark.parametrize("text", ["", "0,", "0,0", "-1", "a", "0;1", "1.5"])
 def test_seeds_are_different_whole_numbers(text):
     with pytest.raises(ConfigError, match="--seeds"):
@@ -178,7 +190,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
             performed.extend(title for title, _ in steps if "Seed" in title)
             for title, _ in steps:
                 if "make mazes" in title:
-                    start(root / r.run)
+                    start(root / r.run, 3)
                 if "train" in title:
                     finish(root / r.run, 62)
 
@@ -205,5 +217,8 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
     assert found["missing"] == []
     assert found["spread"]["test"]["final"]["values"] == [60 / 64, 1.0, 62 / 64, 62 / 64]
     performed.clear()
-    sweep_command.command.main(arguments, standalone_mode=False)
-    assert performed == []
+    for seeds in ("0,1,2,3", "1"):  # one that was begun stays in the result
+        sweep_command.command.main(["smoke", "--seeds", seeds, "--name", "s"], standalone_mode=False)
+        assert performed == []
+        again = json.loads((root / "sweeps" / "s" / "sweep.json").read_text())
+        assert again == found
