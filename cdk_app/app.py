@@ -8,8 +8,10 @@ import aws_cdk as cdk
 
 from cdk_app import names, settings
 from stacks.access import AccessStack
+from stacks.collector import CollectorStack
 from stacks.eks import EksStack
 from stacks.environment import Environment
+from stacks.governance import GovernanceStack
 from stacks.guardrails import GuardrailsStack
 from stacks.hyperpod import HyperPodStack
 from stacks.images import ImagesStack
@@ -18,6 +20,7 @@ from stacks.observability import ObservabilityStack
 from stacks.operators import OperatorsStack
 from stacks.serving import ServingStack
 from stacks.storage import StorageStack
+from stacks.studio import StudioStack
 from training.errors import SkypodError
 
 NO_ACCOUNT = "123456789012"
@@ -26,17 +29,20 @@ NO_ACCOUNT = "123456789012"
 
 @dataclass(frozen=True)
 class Stacks:
-    """All stacks of one environment."""
+    """All stacks of one environment; None for those that its settings leave out."""
 
     network: NetworkStack
     guardrails: GuardrailsStack
     storage: StorageStack
     images: ImagesStack
     eks: EksStack
+    observability: ObservabilityStack
     hyperpod: HyperPodStack
+    governance: GovernanceStack | None
     operators: OperatorsStack
     access: AccessStack
-    observability: ObservabilityStack
+    studio: StudioStack | None
+    collector: CollectorStack
     serving: ServingStack
 
 
@@ -56,22 +62,48 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
     hyperpod = HyperPodStack(*common, network=network, storage=storage, eks=eks)
     # No node starts before there is a budget that says so.
     hyperpod.add_stack_dependency(guardrails)
+    observability = ObservabilityStack(*common, guardrails=guardrails)
     operators = OperatorsStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage)
+    governance = None
+    if environment.governance.enabled:
+        governance = GovernanceStack(*common, eks_stack=eks, hyperpod=hyperpod)
+        operators.add_stack_dependency(governance)
     access = AccessStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage, images=images)
-    observability = ObservabilityStack(*common, guardrails=guardrails, eks_stack=eks, hyperpod=hyperpod)
+    studio = None
+    if environment.studio.enabled:
+        studio = StudioStack(
+            *common,
+            network=network,
+            eks_stack=eks,
+            hyperpod=hyperpod,
+            images=images,
+            access=access,
+            observability=observability,
+        )
+    collector = CollectorStack(
+        *common,
+        guardrails=guardrails,
+        storage=storage,
+        eks_stack=eks,
+        hyperpod=hyperpod,
+        observability=observability,
+    )
     serving = ServingStack(*common, eks_stack=eks, storage=storage, operators=operators)
-    cdk.Tags.of(app).add("project", "skypod")
-    cdk.Tags.of(app).add("skypod:environment", environment.name)
+    for key, value in named.tags.items():
+        cdk.Tags.of(app).add(key, value)
     return Stacks(
         network=network,
         guardrails=guardrails,
         storage=storage,
         images=images,
         eks=eks,
+        observability=observability,
         hyperpod=hyperpod,
+        governance=governance,
         operators=operators,
         access=access,
-        observability=observability,
+        studio=studio,
+        collector=collector,
         serving=serving,
     )
 

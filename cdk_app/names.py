@@ -7,5 +7,10 @@ __all__ = ["PARTS", "Names", "of"]
 
 
 def of(environment: Environment, account: str) -> Names:
-    """Names of `environment` in `account`."""
-    return Names(environment=environment.name, account=account, region=environment.region)
+    """Names of `environment` in `account`; `stacks` are those that its settings switch on."""
+    return Names(
+        environment=environment.name,
+        account=account,
+        region=environment.region,
+        parts=environment.parts,
+    )

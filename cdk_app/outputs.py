@@ -25,7 +25,7 @@ def read(session: boto3.Session, environment: Environment) -> Outputs:
     values = {"region": environment.region, "account": account, "namespace": environment.namespace}
     for field in fields(Outputs):
         part = field.metadata.get("stack")
-        if part is None:
+        if part is None or part not in environment.parts:
             continue
         if part not in per_stack:
             per_stack[part] = _stack_outputs(client, named.stack(part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from botocore.exceptions import ClientError
 
 from cdk_app import names
 from cdk_app.outputs import Outputs
+from stacks import dashboards
 from stacks.environment import Environment
+from stacks.handlers.grafana_client import connect, leftover_accounts
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ def compare(session: boto3.Session, environment: Environment, outputs: Outputs) 
     """Every comparison, in the order of the stacks. A resource that cannot be read is a failed check."""
     subject = _Subject(session, environment, outputs)
     checks: list[Check] = []
-    for part, reader in _READERS.items():
+    for part in environment.parts:
+        reader = _READERS.get(part)
+        if reader is None:
+            continue
         try:
             checks += reader(subject)
         except (ClientError, LookupError) as error:
@@ -62,6 +68,14 @@ def _network(subject: _Subject) -> Iterator[Check]:
     subnets = client.describe_subnets(Filters=in_vpc)["Subnets"]
     zones = sorted({subnet["AvailabilityZone"] for subnet in subnets})
     yield Check("subnet zones", _joined(sorted(subject.environment.network.zones)), _joined(zones))
+    endpoints = client.describe_vpc_endpoints(Filters=in_vpc)["VpcEndpoints"]
+    kinds = sorted({endpoint["VpcEndpointType"] for endpoint in endpoints})
+    asked = ["Gateway", *(["Interface"] if subject.environment.network.interface_endpoints else [])]
+    yield Check("VPC endpoints", _joined(asked), _joined(kinds))
+    watching = [{"Name": "resource-id", "Values": [subject.outputs.vpc_id]}]
+    flow_logs = client.describe_flow_logs(Filters=watching)["FlowLogs"]
+    states = _joined(sorted(flow_log["FlowLogStatus"] for flow_log in flow_logs)) or "off"
+    yield Check("VPC flow logs", "ACTIVE" if subject.environment.network.flow_logs else "off", states)
 
 
 def _storage(subject: _Subject) -> Iterator[Check]:
@@ -112,8 +126,10 @@ def _eks(subject: _Subject) -> Iterator[Check]:
     cluster = client.describe_cluster(name=subject.outputs.eks_cluster_name)["cluster"]
     yield Check("EKS state", "ACTIVE", cluster["status"])
     yield Check("EKS version", settings.version, cluster["version"])
-    allowed = cluster["resourcesVpcConfig"]["publicAccessCidrs"]
-    yield Check("EKS public access from", _joined(settings.public_access_cidrs), _joined(allowed))
+    reached = cluster["resourcesVpcConfig"]
+    asked = _joined(settings.public_access_cidrs) if settings.public_access else "nowhere"
+    allowed = _joined(reached["publicAccessCidrs"]) if reached["endpointPublicAccess"] else "nowhere"
+    yield Check("EKS public access from", asked, allowed)
     yield Check("EKS address block", subject.outputs.vpc_id, cluster["resourcesVpcConfig"]["vpcId"])
     accounts = (subject.outputs.training_service_account, subject.outputs.serving_service_account)
     listed = client.list_pod_identity_associations(clusterName=subject.outputs.eks_cluster_name)[
@@ -132,8 +148,7 @@ def _hyperpod(subject: _Subject) -> Iterator[Check]:
     yield Check(
         "HyperPod orchestrator", subject.outputs.eks_cluster_arn, cluster["Orchestrator"]["Eks"]["ClusterArn"]
     )
-    settings = subject.environment.hyperpod
-    expected = {"head": settings.head, "gpu": settings.gpu}
+    expected = subject.environment.hyperpod.groups
     groups = {group["InstanceGroupName"]: group for group in cluster["InstanceGroups"]}
     yield Check("HyperPod groups", _joined(sorted(expected)), _joined(sorted(groups)))
     pages = client.get_paginator("list_cluster_nodes").paginate(
@@ -178,11 +193,104 @@ def _observability(subject: _Subject) -> Iterator[Check]:
             "status"
         ]
     yield Check("Grafana", "ACTIVE" if subject.environment.observability.grafana else "off", found)
+    if subject.outputs.dashboards_folder:
+        yield from _dashboards(subject)
+
+
+def _dashboards(subject: _Subject) -> Iterator[Check]:
+    """Read with a token of a minute's life, which Grafana's own API demands of everybody."""
+    settings, outputs = subject.environment.observability, subject.outputs
+    managed = bool(outputs.grafana_workspace_id)
+    target = {"url": settings.grafana_url, "secretArn": settings.grafana_token_secret_arn}
+    if managed:
+        target = {"workspaceId": outputs.grafana_workspace_id, "endpoint": outputs.grafana_endpoint}
+    uid = subject.names.prefix
+    source = dashboards.data_source(
+        uid=uid,
+        title=uid,
+        endpoint=outputs.prometheus_endpoint,
+        region=subject.environment.region,
+        grafana_version=settings.grafana_version,
+        managed=managed,
+    )
+    with connect(target, subject.session, subject.environment.region) as grafana:
+        found = grafana.get(f"/api/datasources/uid/{uid}") or {}
+        yield Check("Grafana data source", source["url"], found.get("url", "missing"))
+        listed = grafana.call("GET", f"/api/search?type=dash-db&folderUIDs={outputs.dashboards_folder}")
+        expected = {dashboard["uid"]: dashboard for dashboard in dashboards.build(uid, source)}
+        there = sorted(dashboard["uid"] for dashboard in listed)
+        yield Check("Grafana dashboards", _joined(sorted(expected)), _joined(there))
+        for name in sorted(expected.keys() & set(there)):
+            held = grafana.call("GET", f"/api/dashboards/uid/{name}")["dashboard"]
+            same = {key: held.get(key) for key in expected[name]} == expected[name]
+            yield Check(f"dashboard {name}", "as built", "as built" if same else "edited")
+    if managed:
+        client = subject.client("grafana")
+        left = leftover_accounts(client, outputs.grafana_workspace_id)
+        yield Check("Grafana service accounts left by pushes", "0", str(len(left)))
+
+
+def _collector(subject: _Subject) -> Iterator[Check]:
+    addon = subject.client("eks").describe_addon(
+        clusterName=subject.outputs.eks_cluster_name, addonName="amazon-sagemaker-hyperpod-observability"
+    )["addon"]
+    yield Check("metrics collector", "ACTIVE", addon["status"])
+    configured = json.loads(addon["configurationValues"])
+    ray = configured["metricsProvider"].get("rayMetrics", {}).get("level", "DISABLED")
+    yield Check("Ray's metrics", "ADVANCED", ray)
+    written = configured["ampWorkspace"]["prometheusEndpoint"]
+    yield Check("metrics are written to", subject.outputs.prometheus_endpoint, written)
+    alarms = subject.client("cloudwatch").describe_alarms(AlarmNamePrefix=subject.names.prefix)
+    for alarm in alarms["MetricAlarms"]:
+        to = _joined(alarm["AlarmActions"])
+        yield Check(f"alarm {alarm['AlarmName']} goes to", subject.outputs.alerts_topic_arn, to)
+    names_found = sorted(alarm["AlarmName"] for alarm in alarms["MetricAlarms"])
+    expected = [subject.outputs.idle_alarm_name, f"{subject.names.prefix}-lustre-full"]
+    yield Check("alarms", _joined(expected), _joined(names_found))
+
+
+def _governance(subject: _Subject) -> Iterator[Check]:
+    client = subject.client("sagemaker")
+    cluster = subject.outputs.hyperpod_cluster_arn
+    configs = client.list_cluster_scheduler_configs(ClusterArn=cluster)["ClusterSchedulerConfigSummaries"]
+    yield Check("priorities", subject.names.prefix, _joined(config["Name"] for config in configs))
+    listed = client.list_compute_quotas(ClusterArn=cluster)["ComputeQuotaSummaries"]
+    found = {quota["ComputeQuotaTarget"]["TeamName"]: quota for quota in listed}
+    teams = {team.name: team for team in subject.environment.governance.teams}
+    yield Check("teams with a quota", _joined(sorted(teams)), _joined(sorted(found)))
+    for name in sorted(teams.keys() & found.keys()):
+        resources = found[name]["ComputeQuotaConfig"]["ComputeQuotaResources"]
+        counts = {resource["InstanceType"]: resource["Count"] for resource in resources}
+        gpu = subject.environment.hyperpod.gpu.instance_type
+        asked = f"{teams[name].gpu_nodes} x {gpu}"
+        yield Check(f"quota of team {name}", asked, f"{counts.get(gpu, 0)} x {gpu}")
+
+
+def _studio(subject: _Subject) -> Iterator[Check]:
+    client = subject.client("sagemaker")
+    domain = client.describe_domain(DomainId=subject.outputs.studio_domain_id)
+    yield Check("Studio domain", "InService", domain["Status"])
+    yield Check("Studio home directories", "none", domain.get("HomeEfsFileSystemId", "none"))
+    profiles = client.list_user_profiles(DomainIdEquals=subject.outputs.studio_domain_id)["UserProfiles"]
+    users = sorted(profile["UserProfileName"] for profile in profiles)
+    yield Check("Studio users", _joined(sorted(subject.environment.studio.users)), _joined(users))
+    if subject.outputs.grafana_workspace_id:
+        tags = client.list_tags(ResourceArn=subject.outputs.hyperpod_cluster_arn)["Tags"]
+        linked = next((tag["Value"] for tag in tags if tag["Key"] == "grafana-workspace"), "")
+        yield Check("Studio's link to Grafana", subject.outputs.grafana_workspace_id, linked)
 
 
 def _guardrails(subject: _Subject) -> Iterator[Check]:
     topic = subject.client("sns").get_topic_attributes(TopicArn=subject.outputs.alerts_topic_arn)
     yield Check("alert topic", subject.outputs.alerts_topic_arn, topic["Attributes"]["TopicArn"])
+    sealed = bool(topic["Attributes"].get("KmsMasterKeyId"))
+    yield Check("alert topic encryption", "own key", "own key" if sealed else "none")
+    client = subject.client("cloudformation")
+    asked_for = subject.environment.guardrails.termination_protection
+    for stack in subject.names.stacks:
+        found = client.describe_stacks(StackName=stack)["Stacks"][0].get("EnableTerminationProtection", False)
+        if found != asked_for:
+            yield Check(f"termination protection of {stack}", str(asked_for), str(found))
     budget = subject.client("budgets").describe_budget(
         AccountId=subject.outputs.account, BudgetName=subject.outputs.budget_name
     )["Budget"]
@@ -199,6 +307,9 @@ _READERS: dict[str, Callable[[_Subject], Iterator[Check]]] = {
     "hyperpod": _hyperpod,
     "access": _access,
     "observability": _observability,
+    "collector": _collector,
+    "governance": _governance,
+    "studio": _studio,
 }
 
 

@@ -10,8 +10,8 @@ import boto3
 
 from cdk_app import names
 from stacks.environment import Environment
-
-ENVIRONMENT_TAG = "skypod:environment"
+from stacks.handlers.grafana_client import connect
+from stacks.names import ENVIRONMENT_TAG
 
 
 @dataclass(frozen=True, order=True)
@@ -53,6 +53,8 @@ class _Search:
 
 
 _OTHER_NAMES = (
+    "idle-gpu-nodes",
+    "lustre-full",
     "admin",
     "researcher",
     "charts",
@@ -71,7 +73,9 @@ def sweep(session: boto3.Session, environment: Environment) -> list[Residue]:
     not counted either, because AWS deletes none at once.
     """
     account = session.client("sts", region_name=environment.region).get_caller_identity()["Account"]
-    search = _Search(session, environment, names.of(environment, account))
+    # Also stacks that the settings have since switched off.
+    everything = names.Names(environment.name, account, environment.region)
+    search = _Search(session, environment, everything)
     return sorted({residue for finder in _FINDERS for residue in finder(search)})
 
 
@@ -106,6 +110,7 @@ _NETWORK = (
     ("NAT gateway", "describe_nat_gateways", "NatGateways", "NatGatewayId"),
     ("elastic IP address", "describe_addresses", "Addresses", "AllocationId"),
     ("VPC endpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+    ("VPC flow log", "describe_flow_logs", "FlowLogs", "FlowLogId"),
 )
 
 
@@ -173,6 +178,52 @@ def _observability(search: _Search) -> Iterator[Residue]:
             yield Residue("Grafana workspace", workspace["id"], workspace["status"])
 
 
+def _governance(search: _Search) -> Iterator[Residue]:
+    """Found by tag: names may be those of teams that the settings no longer know."""
+    for kind, operation, key, arn in (
+        ("compute quota", "list_compute_quotas", "ComputeQuotaSummaries", "ComputeQuotaArn"),
+        (
+            "scheduler configuration",
+            "list_cluster_scheduler_configs",
+            "ClusterSchedulerConfigSummaries",
+            "ClusterSchedulerConfigArn",
+        ),
+    ):
+        for item in search.pages("sagemaker", operation, key):
+            if search.tagged(search.client("sagemaker").list_tags(ResourceArn=item[arn])["Tags"]):
+                yield Residue(kind, item["Name"], item["Status"])
+
+
+def _studio(search: _Search) -> Iterator[Residue]:
+    for domain in search.pages("sagemaker", "list_domains", "Domains"):
+        if domain["DomainName"] == search.names.prefix:
+            yield Residue("Studio domain", domain["DomainId"], domain["Status"])
+            for profile in search.pages(
+                "sagemaker", "list_user_profiles", "UserProfiles", DomainIdEquals=domain["DomainId"]
+            ):
+                yield Residue("Studio user profile", profile["UserProfileName"], profile["Status"])
+
+
+def _watches(search: _Search) -> Iterator[Residue]:
+    for alarm in search.pages("cloudwatch", "describe_alarms", "MetricAlarms"):
+        if search.ours(alarm["AlarmName"]):
+            yield Residue("alarm", alarm["AlarmName"], alarm["StateValue"])
+    for rule in search.pages("events", "list_rules", "Rules"):
+        if search.ours(rule["Name"]):
+            yield Residue("schedule", rule["Name"], rule["State"])
+
+
+def _foreign_dashboards(search: _Search) -> Iterator[Residue]:
+    settings = search.environment.observability
+    if not settings.grafana_url:
+        return
+    target = {"url": settings.grafana_url, "secretArn": settings.grafana_token_secret_arn}
+    with connect(target, search.session, search.environment.region) as grafana:
+        for kind, path in (("folder", "/api/folders"), ("data source", "/api/datasources/uid")):
+            if grafana.get(f"{path}/{search.names.prefix}") is not None:
+                yield Residue(f"Grafana {kind}", search.names.prefix, settings.grafana_url)
+
+
 def _guardrails(search: _Search) -> Iterator[Residue]:
     for topic in search.pages("sns", "list_topics", "Topics"):
         if search.ours(topic["TopicArn"].rpartition(":")[2]):
@@ -194,5 +245,9 @@ _FINDERS: tuple[Callable[[_Search], Iterator[Residue]], ...] = (
     _keys,
     _roles,
     _observability,
+    _governance,
+    _studio,
+    _watches,
+    _foreign_dashboards,
     _guardrails,
 )

@@ -43,8 +43,8 @@ class AccessStack(SkypodStack):
     ):
         super().__init__(scope, environment, names)
         cluster_name = eks_stack.cluster.ref
-        admin = self._role("admin", environment.access.admin_principal_arns)
-        researcher = self._role("researcher", environment.access.researcher_principal_arns)
+        self.admin = admin = self._role("admin", environment.access.admin_principal_arns)
+        self.researcher = researcher = self._role("researcher", environment.access.researcher_principal_arns)
         cluster_admin_entry(self, "AdminEntry", cluster_name=cluster_name, principal_arn=admin.role_arn)
         eks.CfnAccessEntry(
             self,

@@ -4,18 +4,9 @@ from typing import Any
 
 import yaml
 
+from stacks.dashboards.emitted import EMITTED, metric
+from stacks.dashboards.promql import checked
 from stacks.environment import Observability
-from training.metrics import METRICS
-
-# What the add-on's collectors report; names of DCGM, the node exporter and Ray.
-_XID = "DCGM_FI_DEV_XID_ERRORS"
-_GPU_TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
-_GPU_UTILIZATION = "DCGM_FI_DEV_GPU_UTIL"
-
-
-def metric(name: str) -> str:
-    """The Prometheus name of one of our metrics. Raises KeyError when nobody emits it."""
-    return METRICS[name].prometheus
 
 
 def rule_groups(settings: Observability) -> str:
@@ -23,16 +14,20 @@ def rule_groups(settings: Observability) -> str:
     stalled = f"{settings.stalled_after_minutes}m"
     groups = {
         "hardware": [
-            _rule("GpuFault", f"max by (instance, gpu) ({_XID}) > 0", "1m", "critical",
+            _rule("GpuFault", "max by (instance, gpu) (DCGM_FI_DEV_XID_ERRORS) > 0", "1m", "critical",
                   "GPU {{ $labels.gpu }} of {{ $labels.instance }} reports Xid error {{ $value }}"),
-            _rule("GpuHot", f"max by (instance, gpu) ({_GPU_TEMPERATURE}) > 88", "10m", "warning",
+            _rule("GpuHot", "max by (instance, gpu) (DCGM_FI_DEV_GPU_TEMP) > 88", "10m", "warning",
                   "GPU {{ $labels.gpu }} of {{ $labels.instance }} is at {{ $value }} C"),
             _rule("NodeMemoryLow",
                   "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes < 0.05", "5m", "critical",
                   "{{ $labels.instance }} has less than 5 % of its memory left; the head's end is the run's"),
+            _rule("NodeDiskFull",
+                  'node_filesystem_avail_bytes{fstype=~"ext4|xfs"}'
+                  ' / node_filesystem_size_bytes{fstype=~"ext4|xfs"} < 0.1', "5m", "warning",
+                  "{{ $labels.mountpoint }} of {{ $labels.instance }} is nearly full; pods will be evicted"),
         ],
         "cost": [
-            _rule("GpusIdle", f"avg(avg_over_time({_GPU_UTILIZATION}[2h])) < 5", "15m", "warning",
+            _rule("GpusIdle", "avg(avg_over_time(DCGM_FI_DEV_GPU_UTIL[2h])) < 5", "15m", "warning",
                   "the GPUs have done nothing for two hours; they are paid for by the hour"),
         ],
         "training": [
@@ -77,9 +72,10 @@ def alert_manager(region: str, topic_arn: str) -> str:
 
 
 def _rule(name: str, expression: str, held_for: str, severity: str, summary: str) -> dict[str, Any]:
+    """Raises ValueError when the expression asks for a metric that nobody emits."""
     return {
         "alert": name,
-        "expr": expression,
+        "expr": checked(expression, EMITTED),
         "for": held_for,
         "labels": {"severity": severity},
         "annotations": {"summary": summary},

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
@@ -31,6 +31,7 @@ class SkypodStack(cdk.Stack):
             names.stack(self.part),
             env=cdk.Environment(account=names.account, region=names.region),
             description=self.summary,
+            termination_protection=environment.guardrails.termination_protection,
         )
 
     def emit(self, **outputs: str) -> None:
@@ -57,8 +58,14 @@ class SkypodStack(cdk.Stack):
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
 
-    def handler(self, module: str, *, timeout_s: int, **kwargs) -> lambda_.Function:
-        """A function from `stacks/handlers/<module>.py`; its package is the only code in the archive."""
+    def handler(
+        self, module: str, *, timeout_s: int, reach: dict[str, Any] | None = None, **kwargs
+    ) -> lambda_.Function:
+        """A function from `stacks/handlers/<module>.py`; its package is the only code in the archive.
+
+        `reach` is where it must be to reach the control plane: `EksStack.reach`.
+        """
+        reach = reach or {}
         construct_id = "".join(part.capitalize() for part in module.split("_"))
         return lambda_.Function(
             self,
@@ -73,6 +80,9 @@ class SkypodStack(cdk.Stack):
             ),
             timeout=cdk.Duration.seconds(timeout_s),
             memory_size=256,
+            vpc=reach.get("vpc"),
+            vpc_subnets=reach.get("subnets"),
+            security_groups=reach.get("security_groups"),
             log_group=self.log_group(f"{construct_id}Log", self.names.log_group(f"{self.part}-{module}")),
             **kwargs,
         )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from stacks.names import PARTS
 from training.toml_settings import Section
 
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
@@ -17,6 +18,18 @@ LUSTRE_FIRST_STEP_GIB = 1200
 LUSTRE_STEP_GIB = 2400
 # What a VPC may be made of and nobody else routes (RFC 1918).
 _PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+ADDONS = (
+    "vpc-cni",
+    "kube-proxy",
+    "coredns",
+    "eks-pod-identity-agent",
+    "aws-fsx-csi-driver",
+    "cert-manager",
+    "external-dns",
+    "amazon-sagemaker-spaces",
+)
+"""EKS add-ons whose version the settings may pin."""
+
 # Their owners would meet ours there: Kubernetes itself, and the namespaces of the charts.
 _TAKEN_NAMESPACES = ("default", "kuberay-operator", "hyperpod-observability", "aws-hyperpod")
 
@@ -41,12 +54,18 @@ def _distinct[T](values: Sequence[T]) -> Sequence[T]:
 
 
 class Network(Section):
-    """One VPC. HyperPod and Lustre share the first zone: neither EFA nor Lustre should cross zones."""
+    """One VPC. HyperPod and Lustre share the first zone: neither EFA nor Lustre should cross zones.
+
+    `interface_endpoints` keeps calls to AWS's own services inside the VPC; the internet stays reachable
+    through NAT, because charts and models come from there. `flow_logs` records who talked to whom.
+    """
 
     cidr: str = "10.40.0.0/16"
     zones: Annotated[tuple[str, ...], Field(min_length=2, max_length=3)]
     control_plane_prefix_bits: Annotated[int, _between(22, 28)] = 24
     node_prefix_bits: Annotated[int, _between(18, 22)] = 18
+    interface_endpoints: bool = False
+    flow_logs: bool = False
 
     @field_validator("zones")
     @classmethod
@@ -101,10 +120,24 @@ class Storage(Section):
 
 
 class Eks(Section):
-    """The control plane. HyperPod supports Kubernetes 1.30 to 1.35."""
+    """The control plane. HyperPod supports Kubernetes 1.30 to 1.35.
+
+    Without `public_access` the API answers inside the VPC only: our own tools move there, and people need a
+    way in. `addon_versions` pins add-ons by name; the others get EKS's default for the Kubernetes version.
+    """
 
     version: Literal["1.33", "1.34", "1.35"] = "1.35"
+    public_access: bool = True
     public_access_cidrs: Annotated[tuple[str, ...], Field(min_length=1, max_length=40)] = ("0.0.0.0/0",)
+    addon_versions: dict[str, Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+-eksbuild\.\d+$")]] = {}
+
+    @field_validator("addon_versions")
+    @classmethod
+    def _known_addons(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name not in ADDONS:
+                raise ValueError(f"{name!r} is none of our add-ons, which are {', '.join(ADDONS)}")
+        return value
 
     @field_validator("public_access_cidrs")
     @classmethod
@@ -125,11 +158,34 @@ class InstanceGroup(Section):
 
 
 class HyperPod(Section):
-    """The cluster's node groups, and how long the deploy waits for nodes before it fails loudly."""
+    """The cluster's node groups, and how long the deploy waits for nodes before it fails loudly.
+
+    `serving` gives the replicas nodes of their own, so that they run beside a training; without it they use
+    those of `gpu`. `deep_health_checks` test new GPU nodes under load before any pod gets there, for up to
+    hours; they are off because whether AWS runs them on g7e is not documented.
+    """
 
     head: InstanceGroup
     gpu: InstanceGroup
+    serving: InstanceGroup | None = None
+    deep_health_checks: tuple[Literal["InstanceStress", "InstanceConnectivity"], ...] = ()
     wait_for_nodes_s: Annotated[int, _between(60, 3_500)] = 3_300
+
+    @property
+    def groups(self) -> dict[str, InstanceGroup]:
+        """Every instance group by its name in HyperPod, which its nodes carry as the label `skypod/group`."""
+        groups = {"head": self.head, "gpu": self.gpu, "serving": self.serving}
+        return {name: group for name, group in groups.items() if group is not None}
+
+    @property
+    def replica_group(self) -> str:
+        """The group on whose nodes serving replicas run."""
+        return "serving" if self.serving else "gpu"
+
+    @field_validator("deep_health_checks")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> Sequence[str]:
+        return _distinct(value)
 
     @model_validator(mode="after")
     def _roles(self) -> Self:
@@ -137,6 +193,8 @@ class HyperPod(Section):
             raise ValueError("hyperpod.head must have 0 GPUs: the head only drives the run")
         if not self.gpu.gpus:
             raise ValueError("hyperpod.gpu must have at least 1 GPU per node")
+        if self.serving and not self.serving.gpus:
+            raise ValueError("hyperpod.serving must have at least 1 GPU per node")
         return self
 
 
@@ -184,18 +242,43 @@ class Access(Section):
 
 
 class Observability(Section):
-    """Metrics and alerts. Grafana needs an IAM Identity Center organization instance in the account."""
+    """Metrics, alerts and dashboards.
+
+    `grafana` makes a Managed Grafana workspace, which needs an IAM Identity Center organization instance.
+    Without it dashboards go to `grafana_url`, when one is named, with the service account token that is the
+    text of the secret `grafana_token_secret_arn`. `grafana_version` is the version of whichever it is.
+    """
 
     grafana: bool = True
     grafana_version: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "12.4"
+    grafana_url: Annotated[str, Field(pattern=r"^(https://[^\s/]+(/[^\s]*[^\s/])?)?$")] = ""
+    grafana_token_secret_arn: Annotated[
+        str, Field(pattern=r"^(arn:aws:secretsmanager:[a-z0-9-]+:\d{12}:secret:\S+)?$")
+    ] = ""
     alert_email: Annotated[str, Field(pattern=r"^([^@\s]+@[^@\s]+)?$")] = ""
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 180, 365] = 30
     stalled_after_minutes: Annotated[int, _between(5, 1_440)] = 45
 
+    @model_validator(mode="after")
+    def _one_grafana(self) -> Self:
+        if bool(self.grafana_url) != bool(self.grafana_token_secret_arn):
+            raise ValueError("grafana_url and grafana_token_secret_arn go together: set both or neither")
+        if self.grafana and self.grafana_url:
+            raise ValueError("dashboards go to one Grafana: set grafana = false to use grafana_url")
+        return self
+
 
 class Guardrails(Section):
-    """The monthly budget and the shares of it at which a notification goes out."""
+    """The monthly budget, the shares of it at which a notification goes out, and brakes on mistakes.
 
+    `budget_covers = "environment"` counts only what carries this environment's tag, and counts nothing until
+    `skypod:environment` has been activated as a cost allocation tag in the paying account.
+    `termination_protection` keeps every stack from being deleted until it is switched off again.
+    """
+
+    budget_covers: Literal["account", "environment"] = "account"
+    idle_after_hours: Annotated[int, _between(1, 24)] = 2
+    termination_protection: bool = False
     monthly_budget_usd: Annotated[int, _between(1, 10_000_000)] = 5_000
     alert_at_percent: Annotated[
         tuple[Annotated[int, _between(1, 1_000)], ...], Field(min_length=1, max_length=5)
@@ -219,6 +302,46 @@ class Serving(Section):
     max_adapters: Annotated[int, _between(1, 64)] = 4
 
 
+class Studio(Section):
+    """SageMaker Studio as a view of the cluster and its tasks; off unless `enabled`. One profile per user."""
+
+    enabled: bool = False
+    users: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$")], ...],
+        Field(min_length=1, max_length=50),
+    ] = ("researcher",)
+
+
+class Team(Section):
+    """What one team is guaranteed of the cluster. Its pods run in the namespace `hyperpod-ns-<name>`.
+
+    A Ray cluster holds its whole size, head included, for as long as it exists. `borrow_percent` is how much
+    more than its own share it may take of what others leave idle; `fair_share_weight` decides between teams.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+    head_nodes: Annotated[int, _between(0, 64)] = 1
+    gpu_nodes: Annotated[int, _between(0, 64)]
+    serving_nodes: Annotated[int, _between(0, 64)] = 0
+    fair_share_weight: Annotated[int, _between(0, 100)] = 50
+    borrow_percent: Annotated[int, _between(0, 500)] = 0
+
+    @property
+    def namespace(self) -> str:
+        return f"hyperpod-ns-{self.name}"
+
+    def nodes(self, group: str) -> int:
+        """How many nodes of an instance group the team is guaranteed."""
+        return getattr(self, f"{group}_nodes")
+
+
+class Governance(Section):
+    """Task governance (Kueue) with a compute quota per team; off unless `enabled`."""
+
+    enabled: bool = False
+    teams: tuple[Team, ...] = ()
+
+
 class Environment(Section):
     """One deployable environment.
 
@@ -240,6 +363,40 @@ class Environment(Section):
     observability: Observability = Observability()
     guardrails: Guardrails = Guardrails()
     serving: Serving = Serving()
+    studio: Studio = Studio()
+    governance: Governance = Governance()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The stacks of this environment, in an order in which each one may be deployed."""
+        off = {
+            part
+            for part, on in (("studio", self.studio.enabled), ("governance", self.governance.enabled))
+            if not on
+        }
+        return tuple(part for part in PARTS if part not in off)
+
+    @model_validator(mode="after")
+    def _governed(self) -> Self:
+        teams = self.governance.teams
+        if not self.governance.enabled:
+            return self
+        if self.namespace not in [team.namespace for team in teams]:
+            raise ValueError(
+                f"namespace = {self.namespace!r}: with governance it must be hyperpod-ns-<team> of one of "
+                f"governance.teams ({', '.join(team.name for team in teams) or 'there are none'})"
+            )
+        for group in ("head", "gpu", "serving"):
+            given = sum(team.nodes(group) for team in teams)
+            count = self.hyperpod.groups[group].count if group in self.hyperpod.groups else 0
+            if given > count:
+                raise ValueError(
+                    f"governance.teams are guaranteed {given} {group} nodes, more than "
+                    f"hyperpod.{group}.count = {count}"
+                )
+        if self.eks.version < "1.34":
+            raise ValueError(f"eks.version = {self.eks.version!r}: task governance needs 1.34 or newer")
+        return self
 
     @field_validator("region")
     @classmethod
@@ -269,12 +426,13 @@ class Environment(Section):
 
     @model_validator(mode="after")
     def _replicas_fit(self) -> Self:
-        group, serving = self.hyperpod.gpu, self.serving
+        name, serving = self.hyperpod.replica_group, self.serving
+        group = self.hyperpod.groups[name]
         room = group.count * (group.gpus // serving.gpus_per_replica)
         if serving.replicas > room:
             raise ValueError(
                 f"serving.replicas = {serving.replicas} with gpus_per_replica = {serving.gpus_per_replica}: "
                 f"{group.count} nodes with {group.gpus} GPUs have room for {room}; "
-                "lower them, or raise hyperpod.gpu"
+                f"lower them, or raise hyperpod.{name}"
             )
         return self

@@ -1,14 +1,23 @@
 """The monthly budget and the topic that all alerts go to; deployed before anything that costs money."""
 
+import aws_cdk as cdk
 from aws_cdk import aws_budgets as budgets
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.environment import Environment
-from stacks.names import Names
+from stacks.names import ENVIRONMENT_TAG, Names
+
+# Who may publish to the topic, and what they call to do so.
+_PUBLISHERS = {
+    "budgets.amazonaws.com": ("sns:Publish",),
+    "aps.amazonaws.com": ("sns:Publish", "sns:GetTopicAttributes"),
+    "cloudwatch.amazonaws.com": ("sns:Publish",),
+}
 
 
 class GuardrailsStack(SkypodStack):
@@ -19,15 +28,35 @@ class GuardrailsStack(SkypodStack):
 
     def __init__(self, scope: Construct, environment: Environment, names: Names):
         super().__init__(scope, environment, names)
-        self.topic = sns.Topic(self, "Alerts", topic_name=names.alerts_topic, enforce_ssl=True)
-        for service in ("budgets.amazonaws.com", "aps.amazonaws.com"):
+        key = kms.Key(
+            self,
+            "AlertsKey",
+            description=f"Alerts of {names.prefix}",
+            enable_key_rotation=True,
+            pending_window=cdk.Duration.days(7),
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+        )
+        self.topic = sns.Topic(
+            self, "Alerts", topic_name=names.alerts_topic, enforce_ssl=True, master_key=key
+        )
+        for service, actions in _PUBLISHERS.items():
+            publisher = iam.ServicePrincipal(service)
+            here = {"StringEquals": {"aws:SourceAccount": names.account}}
             self.topic.add_to_resource_policy(
                 iam.PolicyStatement(
-                    principals=[iam.ServicePrincipal(service)],
-                    actions=["sns:Publish"]
-                    + (["sns:GetTopicAttributes"] if service.startswith("aps") else []),
+                    principals=[publisher],
+                    actions=list(actions),
                     resources=[self.topic.topic_arn],
-                    conditions={"StringEquals": {"aws:SourceAccount": names.account}},
+                    conditions=here,
+                )
+            )
+            # Without these a publisher fails without a word to anybody.
+            key.add_to_resource_policy(
+                iam.PolicyStatement(
+                    principals=[publisher],
+                    actions=["kms:Decrypt", "kms:GenerateDataKey*"],
+                    resources=["*"],
+                    conditions=here,
                 )
             )
         if environment.observability.alert_email:
@@ -44,7 +73,11 @@ class GuardrailsStack(SkypodStack):
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budget.SpendProperty(amount=settings.monthly_budget_usd, unit="USD"),
+                cost_filters=_filters(environment),
             ),
+            resource_tags=[
+                budget.ResourceTagProperty(key=key, value=value) for key, value in names.tags.items()
+            ],
             notifications_with_subscribers=[
                 budget.NotificationWithSubscribersProperty(
                     notification=budget.NotificationProperty(
@@ -64,3 +97,10 @@ class GuardrailsStack(SkypodStack):
             ],
         )
         self.emit(alerts_topic_arn=self.topic.topic_arn, budget_name=names.budget)
+
+
+def _filters(environment: Environment) -> dict[str, list[str]] | None:
+    """What the budget counts: the whole account, or only what carries this environment's tag."""
+    if environment.guardrails.budget_covers == "account":
+        return None
+    return {"TagKeyValue": [f"user:{ENVIRONMENT_TAG}${environment.name}"]}

@@ -8,18 +8,23 @@ PARTS = (
     "storage",
     "images",
     "eks",
+    "observability",
     "hyperpod",
+    "governance",
     "operators",
     "access",
-    "observability",
+    "studio",
+    "collector",
     "serving",
 )
-"""The stacks, in an order in which each one may be deployed."""
+"""All stacks there can be, in an order in which each one may be deployed. Some may be off."""
 
 TRAINING_SERVICE_ACCOUNT = "skypod-training"
 SERVING_SERVICE_ACCOUNT = "skypod-serving"
 ADAPTERS_PREFIX = "adapters"
 RUNS_PREFIX = "runs"
+
+ENVIRONMENT_TAG = "skypod:environment"
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,16 @@ class Names:
     environment: str
     account: str
     region: str
+    parts: tuple[str, ...] = PARTS
 
     @property
     def prefix(self) -> str:
         return f"skypod-{self.environment}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What every resource is tagged with; bills split by a tag once it is activated for that."""
+        return {"project": "skypod", ENVIRONMENT_TAG: self.environment}
 
     def stack(self, part: str) -> str:
         """The stack's name, for example skypod-paper-network."""
@@ -40,7 +51,7 @@ class Names:
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        return tuple(self.stack(part) for part in PARTS)
+        return tuple(self.stack(part) for part in self.parts)
 
     @property
     def cluster(self) -> str:
@@ -80,6 +91,10 @@ class Names:
     @property
     def budget(self) -> str:
         return f"{self.prefix}-monthly"
+
+    @property
+    def idle_alarm(self) -> str:
+        return f"{self.prefix}-idle-gpu-nodes"
 
     @property
     def eks_log_group(self) -> str:

@@ -43,19 +43,18 @@ class OperatorsStack(SkypodStack):
         super().__init__(scope, environment, names)
         self.add_stack_dependency(hyperpod)
         self._lustre_driver(eks_stack)
-        objects = kube_objects(
-            self,
-            "Namespace",
-            eks_stack.objects,
-            storage_manifests.build(
-                namespace=environment.namespace,
-                file_system_id=storage.file_system.ref,
-                file_system_dns=storage.file_system.attr_dns_name,
-                file_system_mount_name=storage.file_system.attr_lustre_mount_name,
-                capacity_gib=environment.storage.lustre_capacity_gib,
-                service_accounts=(TRAINING_SERVICE_ACCOUNT, SERVING_SERVICE_ACCOUNT),
-            ),
+        manifests = storage_manifests.build(
+            namespace=environment.namespace,
+            file_system_id=storage.file_system.ref,
+            file_system_dns=storage.file_system.attr_dns_name,
+            file_system_mount_name=storage.file_system.attr_lustre_mount_name,
+            capacity_gib=environment.storage.lustre_capacity_gib,
+            service_accounts=(TRAINING_SERVICE_ACCOUNT, SERVING_SERVICE_ACCOUNT),
         )
+        if environment.governance.enabled:
+            # The team's quota makes the namespace, and would make it again while it is being deleted.
+            manifests = [manifest for manifest in manifests if manifest["kind"] != "Namespace"]
+        objects = kube_objects(self, "Namespace", eks_stack.objects, manifests)
         kuberay = chart(
             self,
             "KubeRay",

@@ -31,8 +31,13 @@ def main() -> None:
             except TimeoutError:
                 continue
 
-    asyncio.run(server.run(options, stopped))
-    os._exit(0)  # worker threads may wait for a Lambda; its process ends with our end of its pipe
+    async def serve() -> None:
+        await server.run(options, stopped)
+        # asyncio would wait for worker threads, and those may wait for a Lambda; its process ends with our
+        # end of its pipe.
+        os._exit(0)
+
+    asyncio.run(serve())
 
 
 if __name__ == "__main__":

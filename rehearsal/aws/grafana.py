@@ -1,14 +1,18 @@
-"""Amazon Managed Grafana workspaces."""
+"""Amazon Managed Grafana: workspaces, and service accounts with tokens for the HTTP API inside them."""
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import time
 from typing import Any
+from urllib.parse import parse_qs
 
-from ministack.core.responses import AccountRegionScopedDict, get_region
+from ministack.core.responses import AccountRegionScopedDict
 
 from rehearsal.aws import cloudformation, models
+from rehearsal.aws.grafana_http import Site, Token
 from rehearsal.aws.models import ApiError
 from rehearsal.aws.service import Service, identifier, require_role
 
@@ -31,13 +35,20 @@ _STORED = {
 }
 
 
+HTTP_PREFIX = "/grafana/"
+"""Below it the server answers for the workspaces, whose own host names lead nowhere here."""
+
+
 class Grafana(Service):
-    """Workspace operations; a workspace is active at once and serves no pages."""
+    """Workspace operations; a workspace is active at once, serves its HTTP API and no pages."""
 
     model = signing = "grafana"
 
     def __init__(self) -> None:
         self.workspaces = AccountRegionScopedDict()
+        self.sites: dict[str, Site] = {}
+        self.accounts: dict[str, dict[str, dict[str, Any]]] = {}
+        """Service accounts by workspace and id."""
 
     def create_workspace(self, params: dict[str, Any]) -> dict[str, Any]:
         if "workspaceRoleArn" in params:
@@ -50,7 +61,7 @@ class Grafana(Service):
             **params,
             **{stored: params[key] for key, stored in _STORED.items() if key in params},
             "id": number,
-            "endpoint": f"{number}.grafana-workspace.{get_region()}.amazonaws.com",
+            "endpoint": f"{os.environ['AWS_ENDPOINT_URL']}{HTTP_PREFIX}{number}",
             "status": "ACTIVE",
             "created": now,
             "modified": now,
@@ -59,6 +70,7 @@ class Grafana(Service):
             "authentication": {"providers": params["authenticationProviders"]},
         }
         self.workspaces[number] = workspace
+        self.sites[number], self.accounts[number] = Site(), {}
         return {"workspace": workspace}
 
     def describe_workspace(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -79,8 +91,63 @@ class Grafana(Service):
 
     def delete_workspace(self, params: dict[str, Any]) -> dict[str, Any]:
         workspace = self._find(params["workspaceId"])
-        del self.workspaces[params["workspaceId"]]
+        for held in (self.workspaces, self.sites, self.accounts):
+            del held[params["workspaceId"]]
         return {"workspace": {**workspace, "status": "DELETING"}}
+
+    def create_workspace_service_account(self, params: dict[str, Any]) -> dict[str, Any]:
+        accounts = self._accounts(params)
+        if any(account["name"] == params["name"] for account in accounts.values()):
+            raise ApiError("ConflictException", f"Service account {params['name']} exists already", 409)
+        number = str(len(accounts) + 1 + secrets.randbelow(10**6))
+        accounts[number] = {"id": number, **params, "isDisabled": "false"}
+        return accounts[number]
+
+    def list_workspace_service_accounts(self, params: dict[str, Any]) -> dict[str, Any]:
+        found = list(self._accounts(params).values())
+        return {"serviceAccounts": found, "workspaceId": params["workspaceId"]}
+
+    def delete_workspace_service_account(self, params: dict[str, Any]) -> dict[str, Any]:
+        account = self._account(params)
+        del self._accounts(params)[account["id"]]
+        tokens = self.sites[params["workspaceId"]].tokens
+        for name in [name for name in tokens if name.startswith(f"{account['id']}/")]:
+            del tokens[name]
+        return params
+
+    def create_workspace_service_account_token(self, params: dict[str, Any]) -> dict[str, Any]:
+        account = self._account(params)
+        number = secrets.token_hex(4)
+        token = Token(
+            key=f"glsa_{secrets.token_hex(16)}",
+            role=account["grafanaRole"],
+            expires_at=time.time() + params["secondsToLive"],
+        )
+        self.sites[params["workspaceId"]].tokens[f"{account['id']}/{number}"] = token
+        return {**params, "serviceAccountToken": {"id": number, "name": params["name"], "key": token.key}}
+
+    def http(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        """(status, body) of a request to a workspace's own HTTP API; `path` starts with HTTP_PREFIX."""
+        number, _, rest = path.removeprefix(HTTP_PREFIX).partition("/")
+        site = self.sites.get(number)
+        if site is None:
+            return 404, json.dumps({"message": f"no workspace {number}"}).encode()
+        status, document = site.answer(method, f"/{rest}", parse_qs(query), headers, body)
+        return status, json.dumps(document).encode()
+
+    def _accounts(self, params: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        self._find(params["workspaceId"])
+        return self.accounts[params["workspaceId"]]
+
+    def _account(self, params: dict[str, Any]) -> dict[str, Any]:
+        accounts = self._accounts(params)
+        if params["serviceAccountId"] not in accounts:
+            raise ApiError(
+                "ResourceNotFoundException", f"Service account {params['serviceAccountId']} not found", 404
+            )
+        return accounts[params["serviceAccountId"]]
 
     def list_tags_for_resource(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"tags": self._find(params["resourceArn"].rpartition("/")[2]).get("tags", {})}

@@ -1,4 +1,4 @@
-"""SageMaker HyperPod clusters, their nodes, scheduler configurations and compute quotas."""
+"""SageMaker HyperPod clusters and their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from ministack.core.responses import AccountRegionScopedDict
 from ministack.services import eks, s3
 
-from rehearsal.aws import cloudformation, models
+from rehearsal.aws import cloudformation, governance, models, studio
+from rehearsal.aws.governance import Governance
 from rehearsal.aws.models import ApiError
 from rehearsal.aws.service import (
     Service,
@@ -20,6 +21,7 @@ from rehearsal.aws.service import (
     require_subnets,
     wait_until,
 )
+from rehearsal.aws.studio import Studio
 
 SETTLE_S = 0.2
 """Seconds that a cluster stays in Creating, Updating or Deleting."""
@@ -27,14 +29,15 @@ SETTLE_S = 0.2
 _GROUP_LIFECYCLE = "Instance group {group}: lifecycle script s3://{bucket}/{key} does not exist"
 
 
-class HyperPod(Service):
-    """Cluster operations of SageMaker. Clusters settle by the clock; nodes are listed, not started."""
+class HyperPod(Governance, Studio, Service):
+    """SageMaker: cluster operations here. Clusters settle by the clock; nodes are listed, not started."""
 
     model = signing = "sagemaker"
 
     def __init__(self) -> None:
+        Governance.__init__(self)
+        Studio.__init__(self)
         self.clusters = AccountRegionScopedDict()
-        self.schedulers = AccountRegionScopedDict()
 
     def create_cluster(self, params: dict[str, Any]) -> dict[str, Any]:
         name = params["ClusterName"]
@@ -81,11 +84,7 @@ class HyperPod(Service):
 
     def delete_cluster(self, params: dict[str, Any]) -> dict[str, Any]:
         cluster = self._find(params["ClusterName"])
-        attached = [s for s in self.schedulers.values() if s["ClusterArn"] == cluster["ClusterArn"]]
-        if attached:
-            raise ApiError(
-                "ConflictException", f"Cluster {cluster['ClusterName']} still has a scheduler configuration"
-            )
+        self.require_ungoverned(cluster)
         cluster.update(ClusterStatus="Deleting", _settles_at=time.time() + SETTLE_S)
         return {"ClusterArn": cluster["ClusterArn"]}
 
@@ -113,54 +112,12 @@ class HyperPod(Service):
         raise ApiError("ResourceNotFound", f"Node {params.get('NodeId')} not found")
 
     def list_tags(self, params: dict[str, Any]) -> dict[str, Any]:
-        for owned in [*self.clusters.values(), *self.schedulers.values()]:
-            if params["ResourceArn"] in (owned.get("ClusterArn"), owned.get("ClusterSchedulerConfigArn")):
-                return {"Tags": owned.get("Tags", [])}
-        raise ApiError("ResourceNotFound", f"{params['ResourceArn']} not found")
-
-    def create_cluster_scheduler_config(self, params: dict[str, Any]) -> dict[str, Any]:
-        self._find(params["ClusterArn"])
-        if any(s["ClusterArn"] == params["ClusterArn"] for s in self.schedulers.values()):
-            raise ApiError(
-                "ConflictException", f"{params['ClusterArn']} has a scheduler configuration already"
-            )
-        number = identifier("", 12)
-        key = {
-            "ClusterSchedulerConfigArn": arn("sagemaker", f"cluster-scheduler-config/{number}"),
-            "ClusterSchedulerConfigId": number,
-        }
-        self.schedulers[number] = {
-            **params,
-            **key,
-            "ClusterSchedulerConfigVersion": 1,
-            "Status": "Created",
-            "CreationTime": time.time(),
-        }
-        return key
-
-    def describe_cluster_scheduler_config(self, params: dict[str, Any]) -> dict[str, Any]:
-        return self._scheduler(params["ClusterSchedulerConfigId"])
-
-    def update_cluster_scheduler_config(self, params: dict[str, Any]) -> dict[str, Any]:
-        scheduler = self._scheduler(params["ClusterSchedulerConfigId"])
-        if params["TargetVersion"] != scheduler["ClusterSchedulerConfigVersion"]:
-            raise ApiError("ConflictException", f"Version is {scheduler['ClusterSchedulerConfigVersion']}")
-        scheduler.update({k: v for k, v in params.items() if k in ("SchedulerConfig", "Description")})
-        scheduler["ClusterSchedulerConfigVersion"] += 1
-        return scheduler
-
-    def delete_cluster_scheduler_config(self, params: dict[str, Any]) -> dict[str, Any]:
-        self._scheduler(params["ClusterSchedulerConfigId"])
-        del self.schedulers[params["ClusterSchedulerConfigId"]]
-        return {}
-
-    def list_cluster_scheduler_configs(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {"ClusterSchedulerConfigSummaries": list(self.schedulers.values())}
-
-    def _scheduler(self, number: str) -> dict[str, Any]:
-        if number not in self.schedulers:
-            raise ApiError("ResourceNotFound", f"Cluster scheduler configuration {number} not found")
-        return self.schedulers[number]
+        wanted = params["ResourceArn"]
+        for held in (self.clusters, self.schedulers, self.quotas, self.domains, self.profiles):
+            for owned in held.values():
+                if wanted in (value for key, value in owned.items() if key.endswith("Arn")):
+                    return {"Tags": owned.get("Tags", [])}
+        raise ApiError("ResourceNotFound", f"{wanted} not found")
 
     def _find(self, name_or_arn: str) -> dict[str, Any]:
         by_arn = {cluster["ClusterArn"]: name for name, cluster in self.clusters.items()}
@@ -239,7 +196,9 @@ def _nodes(cluster: dict[str, Any], group: dict[str, Any]) -> list[dict[str, Any
 
 
 def register(hyperpod: HyperPod) -> None:
-    """AWS::SageMaker::Cluster and AWS::SageMaker::ClusterSchedulerConfig."""
+    """AWS::SageMaker::Cluster, and the types of task governance and Studio."""
+    governance.register(hyperpod)
+    studio.register(hyperpod)
 
     def attributes(cluster_arn: str) -> dict[str, Any]:
         cluster = hyperpod._find(cluster_arn)
@@ -289,36 +248,4 @@ def register(hyperpod: HyperPod) -> None:
         delete,
         update,
         replace_on=("ClusterName", "Orchestrator", "VpcConfig"),
-    )
-
-    def scheduler_create(
-        logical_id: str, properties: dict[str, Any], stack: str
-    ) -> tuple[str, dict[str, Any]]:
-        params = models.from_template("sagemaker", "CreateClusterSchedulerConfig", properties)
-        key = hyperpod.call("CreateClusterSchedulerConfig", params)
-        return key["ClusterSchedulerConfigArn"], key
-
-    def scheduler_update(
-        scheduler_arn: str, old: dict[str, Any], new: dict[str, Any], stack: str
-    ) -> tuple[str, dict[str, Any]]:
-        current = hyperpod._scheduler(scheduler_arn.rpartition("/")[2])
-        changed = {key: new[key] for key in ("SchedulerConfig", "Description") if key in new}
-        params = models.from_template("sagemaker", "UpdateClusterSchedulerConfig", changed)
-        params["ClusterSchedulerConfigId"] = current["ClusterSchedulerConfigId"]
-        params["TargetVersion"] = current["ClusterSchedulerConfigVersion"]
-        hyperpod.call("UpdateClusterSchedulerConfig", params)
-        return scheduler_arn, {
-            k: current[k] for k in ("ClusterSchedulerConfigArn", "ClusterSchedulerConfigId")
-        }
-
-    def scheduler_delete(scheduler_arn: str, properties: dict[str, Any]) -> None:
-        number = scheduler_arn.rpartition("/")[2]
-        hyperpod.call("DeleteClusterSchedulerConfig", {"ClusterSchedulerConfigId": number})
-
-    cloudformation.register(
-        "AWS::SageMaker::ClusterSchedulerConfig",
-        scheduler_create,
-        scheduler_delete,
-        scheduler_update,
-        replace_on=("Name", "ClusterArn"),
     )

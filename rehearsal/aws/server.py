@@ -27,6 +27,7 @@ from rehearsal.aws import (
     network,
     patience,
     prometheus,
+    topics,
 )
 from rehearsal.aws.codebuild import CodeBuild
 from rehearsal.aws.models import ApiError
@@ -43,9 +44,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 def build(options: Options) -> Callable[..., Awaitable[None]]:
     """The ASGI application. Registers every resource type with ministack's engine: once per process."""
     services: list[Service] = [CodeBuild()]
+    workspaces = grafana.Grafana()
     for made, register in (
         (hyperpod.HyperPod(), hyperpod.register),
-        (grafana.Grafana(), grafana.register),
+        (workspaces, grafana.register),
         (fsx.Fsx(), fsx.register),
         (prometheus.Prometheus(), prometheus.register),
     ):
@@ -54,6 +56,7 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
     network.register()
     buckets.register()
     budgets.register()
+    topics.register()
     codebuild.register()
     eks.register(options.kube_endpoint, options.kube_ca)
     by_signing = {service.signing: service for service in services}
@@ -63,6 +66,13 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
             await ministack_app.app(scope, receive, send)
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        if scope["path"].startswith(grafana.HTTP_PREFIX):
+            query = scope.get("query_string", b"").decode()
+            status, answer = workspaces.http(
+                scope["method"], scope["path"], query, headers, await _read(receive)
+            )
+            await _respond(send, status, {}, answer)
+            return
         credential = _CREDENTIAL.search(headers.get("authorization", ""))
         signing = credential[3] if credential else ""
         if not credential or (signing not in by_signing and signing != "cloudformation"):
@@ -79,12 +89,16 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
             await ministack_app.app(scope, _replay(body), send)
             return
         status, extra, answer = await asyncio.to_thread(_answer, service, scope, headers, body)
-        fields = {"content-type": "application/json", "content-length": str(len(answer)), **extra}
-        start = {"type": "http.response.start", "status": status}
-        await send({**start, "headers": [(k.encode(), v.encode()) for k, v in fields.items()]})
-        await send({"type": "http.response.body", "body": answer})
+        await _respond(send, status, extra, answer)
 
     return app
+
+
+async def _respond(send: Send, status: int, extra: dict[str, str], answer: bytes) -> None:
+    fields = {"content-type": "application/json", "content-length": str(len(answer)), **extra}
+    start = {"type": "http.response.start", "status": status}
+    await send({**start, "headers": [(k.encode(), v.encode()) for k, v in fields.items()]})
+    await send({"type": "http.response.body", "body": answer})
 
 
 def _answer(

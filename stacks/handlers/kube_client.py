@@ -6,6 +6,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
@@ -13,6 +14,7 @@ from botocore.signers import RequestSigner
 
 FIELD_MANAGER = "skypod"
 _TIMEOUT_S = 30
+_PAGE = 500
 
 
 class ApiError(Exception):
@@ -56,13 +58,28 @@ class KubeClient:
                 raise
 
     def exists(self, manifest: dict[str, Any]) -> bool:
+        return self.get(manifest) is not None
+
+    def get(self, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        """The object that the manifest names, as it is, or None when there is none."""
         try:
-            self._call("GET", self._path(manifest))
+            return self._call("GET", self._path(manifest))
         except ApiError as error:
             if error.status == 404:
-                return False
+                return None
             raise
-        return True
+
+    def items(self, version: str, kind: str) -> Iterator[dict[str, Any]]:
+        """All objects of a kind, of every namespace."""
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        path = f"{root}/{self._resource(version, kind)['name']}"
+        query = {"limit": str(_PAGE)}
+        while True:
+            page = self._call("GET", f"{path}?{urllib.parse.urlencode(query)}")
+            yield from page["items"]
+            query["continue"] = page.get("metadata", {}).get("continue", "")
+            if not query["continue"]:
+                return
 
     def _path(self, manifest: dict[str, Any]) -> str:
         version, kind = manifest["apiVersion"], manifest["kind"]

@@ -22,6 +22,7 @@ def ray_pod(
     service_account: str,
     env: dict[str, str],
     ports: dict[str, int] | None = None,
+    labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """A pod template for one Ray container on the nodes of `group`.
 
@@ -48,7 +49,7 @@ def ray_pod(
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
         ]
     return {
-        "metadata": {"labels": {**MANAGED_BY, "app.kubernetes.io/component": role}},
+        "metadata": {"labels": {**MANAGED_BY, "app.kubernetes.io/component": role, **(labels or {})}},
         "spec": {
             "serviceAccountName": service_account,
             "automountServiceAccountToken": False,
@@ -86,6 +87,7 @@ def head_group(
     service_account: str,
     env: dict[str, str],
     ports: dict[str, int] | None = None,
+    labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """The head of a Ray cluster; `ports` are those beside Ray's own.
 
@@ -102,6 +104,7 @@ def head_group(
             service_account=service_account,
             env=env,
             ports={**_HEAD_PORTS, **(ports or {})},
+            labels=labels,
         ),
     }
 

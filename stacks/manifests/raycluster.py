@@ -5,6 +5,7 @@ from typing import Any
 from stacks.environment import Environment
 from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
 from stacks.outputs import Outputs
+from stacks.queues import queue_labels
 from training.errors import ConfigError
 from training.recipe import Topology
 
@@ -30,10 +31,11 @@ def build(
     topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
     require_room(environment, topology)
     env = base_env(outputs.region)
+    queue = queue_labels(environment, "training")
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
-        "metadata": {"name": name, "namespace": outputs.namespace, "labels": dict(MANAGED_BY)},
+        "metadata": {"name": name, "namespace": outputs.namespace, "labels": MANAGED_BY | queue},
         "spec": {
             "rayVersion": environment.ray.version,
             "authOptions": {"mode": "token"},
@@ -43,6 +45,7 @@ def build(
                 resources=environment.ray.head,
                 service_account=outputs.training_service_account,
                 env=env,
+                labels=queue,
             ),
             "workerGroupSpecs": [
                 worker_group(
@@ -57,6 +60,7 @@ def build(
                         service_account=outputs.training_service_account,
                         env={**env, **_WORKER_ENV},
                         ports={"metrics": 8080},
+                        labels=queue,
                     ),
                 )
             ],

@@ -7,6 +7,7 @@ import yaml
 from stacks.environment import Environment
 from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
 from stacks.outputs import Outputs
+from stacks.queues import queue_labels
 
 ADAPTER_ANNOTATION = "skypod/adapter"
 ADAPTER_DIGEST_ANNOTATION = "skypod/adapter-digest"
@@ -34,6 +35,7 @@ def build(
     """
     serving = environment.serving
     env = base_env(outputs.region)
+    queue = queue_labels(environment, "serving")
     application = {
         "applications": [
             {
@@ -71,7 +73,7 @@ def build(
         "metadata": {
             "name": name,
             "namespace": outputs.namespace,
-            "labels": dict(MANAGED_BY),
+            "labels": MANAGED_BY | queue,
             "annotations": {
                 ADAPTER_ANNOTATION: adapter_name,
                 ADAPTER_DIGEST_ANNOTATION: adapter_digest,
@@ -89,6 +91,7 @@ def build(
                     service_account=outputs.serving_service_account,
                     env=env,
                     ports={"serve": 8000},
+                    labels=queue,
                 ),
                 "workerGroupSpecs": [
                     worker_group(
@@ -103,6 +106,7 @@ def build(
                             service_account=outputs.serving_service_account,
                             env=env,
                             ports={"serve": 8000, "metrics": 8080},
+                            labels=queue,
                         ),
                     )
                 ],

@@ -95,6 +95,7 @@ def outputs() -> Outputs:
         researcher_role_arn="arn:aws:iam::123456789012:role/skypod-paper-researcher",
         prometheus_workspace_id="ws-1",
         prometheus_endpoint="https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1",
+        idle_alarm_name="skypod-paper-idle-gpu-nodes",
         alerts_topic_arn="arn:aws:sns:us-west-2:123456789012:skypod-paper-alerts",
         budget_name="skypod-paper-monthly",
         serving_service_account="skypod-serving",

@@ -7,6 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from stacks.environment import Governance, Team
 from stacks.manifests import raycluster, rayservice
 from tests.manifests.conftest import ROOT
 from training.errors import ConfigError
@@ -159,3 +160,39 @@ def test_trainer_and_server_have_one_engine_version():
         for image in ("train", "serve")
     }
     assert len(engines) == 1
+
+
+def test_ray_objects_join_their_teams_queue_on_every_template(environment, outputs, ray_faults):
+    """Without the labels on its pods Kueue admits a Ray cluster and leaves it suspended."""
+    teams = (Team(name="research", gpu_nodes=3),)
+    governed = environment.model_copy(
+        update={
+            "namespace": "hyperpod-ns-research",
+            "governance": Governance(enabled=True, teams=teams),
+        }
+    )
+    made = {
+        "training-priority": raycluster.build(governed, outputs, image="i@sha256:0"),
+        "serving-priority": rayservice.build(
+            governed,
+            outputs,
+            image="i@sha256:0",
+            base_model_path="/shared/m",
+            model_id="m",
+            adapters_uri="s3://b/adapters",
+            adapter_name="a",
+            adapter_digest="0",
+            max_lora_rank=8,
+            max_model_len=512,
+        ),
+    }
+    for priority, manifest in made.items():
+        assert ray_faults(manifest) == []
+        spec = manifest["spec"].get("rayClusterConfig", manifest["spec"])
+        for labels in [
+            manifest["metadata"]["labels"],
+            *(group["template"]["metadata"]["labels"] for group in _groups(spec)),
+        ]:
+            assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-research-localqueue"
+            assert labels["kueue.x-k8s.io/priority-class"] == priority
+    assert "kueue" not in str(raycluster.build(environment, outputs, image="i@sha256:0"))

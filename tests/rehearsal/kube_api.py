@@ -26,6 +26,7 @@ _KINDS = {
         "ConfigMap": ("configmaps", True),
         "Secret": ("secrets", True),
     },
+    "apps/v1": {"Deployment": ("deployments", True)},
     "networking.k8s.io/v1": {"NetworkPolicy": ("networkpolicies", True)},
     "rbac.authorization.k8s.io/v1": {
         "Role": ("roles", True),

@@ -17,7 +17,7 @@ from aws_cdk.assertions import Template
 from cdk_app import app as cdk_application
 from cdk_app import settings
 from stacks.environment import Environment
-from stacks.names import PARTS, Names
+from stacks.names import Names
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def synthesize(environment: Environment) -> Synthesized:
     # The validator takes ten seconds; test_command_line runs it once, with findings fatal.
     app = App(context=context, builtin_cloud_formation_validation=False)
     stacks = cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
-    by_part = {part: getattr(stacks, part) for part in PARTS}
+    by_part = {part: getattr(stacks, part) for part in environment.parts}
     part_of = {stack.stack_name: part for part, stack in by_part.items()}
     return Synthesized(
         environment=environment,
@@ -72,6 +72,26 @@ def paper() -> Synthesized:
 @pytest.fixture(scope="session")
 def dev() -> Synthesized:
     return synthesize(settings.load("dev"))
+
+
+@pytest.fixture(scope="session")
+def everything() -> Synthesized:
+    """The paper environment with every optional part on."""
+    return synthesize(
+        settings.load(
+            "paper",
+            {
+                "name": "everything",
+                "namespace": "hyperpod-ns-research",
+                "studio.enabled": True,
+                "governance.enabled": True,
+                "governance.teams": [{"name": "research", "head_nodes": 1, "gpu_nodes": 3}],
+                "guardrails.budget_covers": "environment",
+                "guardrails.termination_protection": True,
+                "observability.alert_email": "oncall@example.com",
+            },
+        )
+    )
 
 
 @pytest.fixture(scope="session")

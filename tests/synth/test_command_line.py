@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stacks.names import PARTS
+from cdk_app import settings
 from tests.synth.conftest import ROOT
 
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
@@ -46,12 +46,15 @@ def _synth(env: dict[str, str], out: Path, *arguments: str) -> subprocess.Comple
 
 
 @pytest.mark.slow
-def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(without_credentials, tmp_path):
+@pytest.mark.parametrize("name", ["paper", "dev", "production"])
+def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(name, without_credentials, tmp_path):
     """The CDK's own validator is fatal by cdk.json, so a finding of its fails the synth."""
-    done = _synth(without_credentials, tmp_path)
+    done = _synth(without_credentials, tmp_path, "-c", f"environment={name}")
     assert done.returncode == 0, done.stderr
     templates = sorted(tmp_path.glob("*.template.json"))
-    assert [path.name.removeprefix("skypod-paper-").split(".")[0] for path in templates] == sorted(PARTS)
+    assert [path.name.removeprefix(f"skypod-{name}-").split(".")[0] for path in templates] == sorted(
+        settings.load(name).parts
+    )
     linted = subprocess.run(
         [str(Path(sys.executable).parent / "cfn-lint"), "--format", "json", *map(str, templates)],
         capture_output=True,
@@ -66,7 +69,7 @@ def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(without_
 def test_an_unknown_environment_ends_synth_with_the_known_ones(without_credentials, tmp_path):
     done = _synth(without_credentials, tmp_path, "-c", "environment=papre")
     assert done.returncode != 0
-    assert "choose one of: dev.toml, paper.toml" in done.stdout + done.stderr
+    assert "choose one of: dev.toml, paper.toml, production.toml" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

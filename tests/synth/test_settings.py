@@ -6,7 +6,7 @@ from cdk_app import settings
 from training.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", ["paper", "dev"])
+@pytest.mark.parametrize("name", ["paper", "dev", "production"])
 def test_every_environment_loads(name):
     assert settings.load(name).name == name
 
@@ -58,14 +58,60 @@ def test_the_default_is_the_topology_of_the_paper():
         ("guardrails.alert_at_percent", [50, 50], ["alert_at_percent", "50 is named twice"]),
         ("network.node_prefix_bits", 17, ["node_prefix_bits", "17", "from 18"]),
         ("eks.version", "1.20", ["1.20", "1.35"]),
+        ("eks.addon_versions", {"vpc-cnn": "v1.0.0-eksbuild.1"}, ["'vpc-cnn'", "vpc-cni"]),
+        ("eks.addon_versions", {"coredns": "latest"}, ["eks.addon_versions.coredns", "latest"]),
+        ("hyperpod.deep_health_checks", ["Stress"], ["deep_health_checks", "InstanceStress"]),
+        (
+            "hyperpod.serving",
+            {"instance_type": "ml.g7e.12xlarge", "count": 1},
+            ["hyperpod.serving", "at least 1 GPU"],
+        ),
         ("name", "Paper", ["name", "Paper"]),
         ("guardrails.monthly_budget_usd", 0, ["0", "from 1"]),
+        ("guardrails.idle_after_hours", 48, ["48", "from 1 to 24"]),
+        ("observability.grafana_url", "https://g.example.com", ["set both or neither"]),
+        ("observability.grafana_url", "http://g.example.com", ["grafana_url", "http://g.example.com"]),
+        ("studio.users", ["no spaces"], ["studio.users", "no spaces"]),
+        ("governance", {"enabled": True}, ["hyperpod-ns-<team>", "there are none"]),
+        ("governance.teams", [{"name": "Research", "gpu_nodes": 1}], ["governance.teams.0.name", "Research"]),
     ],
 )
 def test_a_fault_names_the_key_the_value_and_the_remedy(override, value, said):
     with pytest.raises(ConfigError) as raised:
         settings.load("paper", {override: value})
     assert all(word in str(raised.value) for word in said), str(raised.value)
+
+
+GOVERNED = {
+    "namespace": "hyperpod-ns-a",
+    "governance.enabled": True,
+    "governance.teams": [{"name": "a", "gpu_nodes": 2}, {"name": "b", "gpu_nodes": 1, "head_nodes": 0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "said"),
+    [
+        ("namespace", "skypod", ["'skypod'", "hyperpod-ns-<team>", "(a, b)"]),
+        ("hyperpod.gpu.count", 2, ["guaranteed 3 gpu nodes", "hyperpod.gpu.count = 2"]),
+        ("eks.version", "1.33", ["1.33", "1.34 or newer"]),
+    ],
+)
+def test_teams_share_no_more_than_there_is(override, value, said):
+    assert settings.load("paper", GOVERNED).parts.count("governance") == 1
+    with pytest.raises(ConfigError) as raised:
+        settings.load("paper", GOVERNED | {override: value})
+    assert all(word in str(raised.value) for word in said), str(raised.value)
+
+
+def test_dashboards_go_to_one_grafana():
+    elsewhere = {
+        "observability.grafana_url": "https://grafana.example.com/base",
+        "observability.grafana_token_secret_arn": "arn:aws:secretsmanager:us-west-2:123456789012:secret:g-1",
+    }
+    with pytest.raises(ConfigError, match="set grafana = false"):
+        settings.load("paper", elsewhere)
+    assert settings.load("paper", elsewhere | {"observability.grafana": False}).observability.grafana_url
 
 
 def test_an_unknown_environment_lists_those_that_exist():

@@ -17,11 +17,11 @@ def _properties(found: list) -> list[dict]:
     return [resource["Properties"] for _, _, resource in found]
 
 
-def test_every_output_of_the_contract_is_in_its_stack(paper: Synthesized):
+def test_every_output_of_the_contract_is_in_its_stack(everything: Synthesized):
     for field in fields(Outputs):
         part = field.metadata.get("stack")
         if part:
-            assert output_key(field.name) in paper.templates[part]["Outputs"], field.name
+            assert output_key(field.name) in everything.templates[part]["Outputs"], field.name
 
 
 def test_the_instance_groups_are_those_of_the_settings(paper: Synthesized):
@@ -47,13 +47,14 @@ def test_a_lack_of_nodes_cannot_roll_back_eks(paper: Synthesized):
     }
     assert paper.after["hyperpod"] >= {"eks", "storage", "network", "guardrails"}
     assert paper.after["operators"] >= {"hyperpod"}
-    assert paper.after["observability"] >= {"hyperpod"}
+    assert paper.after["collector"] >= {"hyperpod"}
     assert not paper.after["eks"] & {"hyperpod", "operators"}
 
 
-def test_the_listed_order_of_the_stacks_can_be_deployed(paper: Synthesized):
+def test_the_listed_order_of_the_stacks_can_be_deployed(everything: Synthesized):
+    assert everything.environment.parts == PARTS
     for place, part in enumerate(PARTS):
-        assert paper.after[part] <= set(PARTS[:place]), part
+        assert everything.after[part] <= set(PARTS[:place]), part
 
 
 def test_the_wait_for_nodes_covers_every_group(paper: Synthesized):
