@@ -6,10 +6,11 @@ RUN ?=
 SEEDS ?= 0,1,2
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
+HEAVY := emulator or ray or skyrl or vllm or slow
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse sweep warm-start stop test test-main test-train test-fast lint synth clean
+.PHONY: help install rehearse sweep warm-start stop test test-heavy test-light test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -36,16 +37,17 @@ stop: ## End a rehearsal that is running or was kept up
 	@$(BIN)/python -m rehearsal.stop
 
 test-fast: .venv/.complete node_modules/.complete ## Everything that needs no emulator, Ray, SkyRL or vLLM
-	$(BIN)/python -m pytest -q -m "not emulator and not ray and not skyrl and not vllm and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not ($(HEAVY))"
 
-test: install ## All tests, those of the training environment beside the others
-	@$(MAKE) --no-print-directory -j2 test-main test-train
+test: install ## All tests, the light ones beside those that start emulator, Ray, SkyRL and vLLM
+	@$(MAKE) --no-print-directory -j2 test-heavy test-light
 
-test-main:
-	$(BIN)/python -m pytest -q --durations=15
+test-heavy:
+	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)"
 
-test-train:
+test-light:
 	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu tests/gym
+	$(BIN)/python -m pytest -q -m "not ($(HEAVY))"
 
 lint: .venv/.complete ## Style, imports and likely faults
 	$(BIN)/ruff check .
