@@ -13,6 +13,7 @@ import jsonschema_rs
 import yaml
 
 from rehearsal.kube.kinds import Kind
+from training.files import write_atomic
 
 Schema = dict[str, Any]
 CORE_VERSION = "v1.37.0"
@@ -34,8 +35,7 @@ def load_crds(folder: Path, cache_dir: Path) -> list[Schema]:
             loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
             # Both loaders are safe ones.
             documents = [doc for doc in yaml.load_all(text, Loader=loader) if doc]
-            cached.with_suffix(".part").write_text(json.dumps(documents))
-            cached.with_suffix(".part").replace(cached)
+            write_atomic(cached, json.dumps(documents))
         documents = json.loads(cached.read_text())
         crds += [doc for doc in documents if doc.get("kind") == "CustomResourceDefinition"]
     return crds
