@@ -39,15 +39,17 @@ class GuardrailsStack(SkypodStack):
         self.topic = sns.Topic(
             self, "Alerts", topic_name=names.alerts_topic, enforce_ssl=True, master_key=key
         )
+        # What SNS itself tells the key; not every publisher's request to a key says whose account it is for.
+        arn = f"arn:aws:sns:{names.region}:{names.account}:{names.alerts_topic}"
+        for_this_topic = {"StringEquals": {"kms:EncryptionContext:aws:sns:topicArn": arn}}
         for service, actions in _PUBLISHERS.items():
             publisher = iam.ServicePrincipal(service)
-            here = {"StringEquals": {"aws:SourceAccount": names.account}}
             self.topic.add_to_resource_policy(
                 iam.PolicyStatement(
                     principals=[publisher],
                     actions=list(actions),
                     resources=[self.topic.topic_arn],
-                    conditions=here,
+                    conditions={"StringEquals": {"aws:SourceAccount": names.account}},
                 )
             )
             # Without these a publisher fails without a word to anybody.
@@ -56,7 +58,7 @@ class GuardrailsStack(SkypodStack):
                     principals=[publisher],
                     actions=["kms:Decrypt", "kms:GenerateDataKey*"],
                     resources=["*"],
-                    conditions=here,
+                    conditions=for_this_topic,
                 )
             )
         if environment.observability.alert_email:

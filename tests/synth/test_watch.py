@@ -50,6 +50,11 @@ def test_the_topics_key_lets_every_publisher_in_and_nobody_elses_account(paper: 
     topic = paper.one("AWS::SNS::Topic")["Properties"]
     key = next(r for part, _, r in paper.resources("AWS::KMS::Key") if part == "guardrails")
     assert "KmsMasterKeyId" in topic
+    arn = "arn:aws:sns:us-west-2:123456789012:skypod-paper-alerts"
+    allowed_for = {
+        "key": {"kms:EncryptionContext:aws:sns:topicArn": arn},
+        "topic": {"aws:SourceAccount": "123456789012"},
+    }
     policies = {
         "key": key["Properties"]["KeyPolicy"]["Statement"],
         "topic": paper.one("AWS::SNS::TopicPolicy")["Properties"]["PolicyDocument"]["Statement"],
@@ -63,7 +68,7 @@ def test_the_topics_key_lets_every_publisher_in_and_nobody_elses_account(paper: 
         }
         assert given.keys() == services, name
         for statement in given.values():
-            assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+            assert statement["Condition"] == {"StringEquals": allowed_for[name]}
     used = {a for s in policies["key"] if "Service" in s["Principal"] for a in s["Action"]}
     assert used == {"kms:Decrypt", "kms:GenerateDataKey*"}
 
