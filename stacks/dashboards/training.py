@@ -16,6 +16,8 @@ _ROWS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
             ("Mazes solved", ("dev_solve_rate", "train_solve_rate")),
             ("Reward", ("reward_mean",)),
             ("Valid actions", ("dev_format_rate", "train_format_rate")),
+            ("Groups that teach nothing", ("zero_variance_groups",)),
+            ("Spread of rewards in a group", ("reward_std_in_group",)),
             ("Turns per episode", ("train_turns",)),
         ),
     ),
@@ -23,7 +25,8 @@ _ROWS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
         "Is the update healthy?",
         (
             ("Entropy", ("policy_entropy",)),
-            ("Gap between trainer and engine", ("logprob_gap_mean",)),
+            ("Gap between trainer and engine", ("logprob_gap_mean", "logprob_gap_max")),
+            ("Image tokens of engine and trainer", ("image_tokens_engine", "image_tokens_trainer")),
             ("Gradient norm", ("grad_norm",)),
             ("Tokens clipped", ("clip_ratio",)),
             ("Policy loss", ("policy_loss",)),
