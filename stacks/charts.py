@@ -4,6 +4,7 @@ Some charts exist only in a git repository; a build can fetch those at a pinned 
 """
 
 import json
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import aws_codebuild as codebuild
@@ -54,7 +55,7 @@ _BUILD_SPEC = {
 class ChartBuilds(Construct):
     """The build project and the function that runs it for `Custom::Chart` resources of any stack."""
 
-    def __init__(self, stack: SkypodStack, *, cluster: eks.CfnCluster):
+    def __init__(self, stack: SkypodStack, *, cluster: eks.CfnCluster, reach: dict[str, Any]):
         super().__init__(stack, "Charts")
         names = stack.names
         role = iam.Role(self, "BuildRole", assumed_by=iam.ServicePrincipal("codebuild.amazonaws.com"))
@@ -68,6 +69,9 @@ class ChartBuilds(Construct):
             project_name=names.chart_build,
             description="Installs and removes Helm charts in the cluster",
             role=role,
+            vpc=reach.get("vpc"),
+            subnet_selection=reach.get("subnets"),
+            security_groups=reach.get("security_groups"),
             build_spec=codebuild.BuildSpec.from_object(_BUILD_SPEC),
             environment=codebuild.BuildEnvironment(
                 build_image=codebuild.LinuxBuildImage.STANDARD_7_0,

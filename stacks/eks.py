@@ -1,6 +1,7 @@
 """The EKS control plane with what HyperPod nodes need at birth, and the two tools that work on it."""
 
 import json
+from typing import Any
 
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
@@ -24,6 +25,32 @@ _ADDONS: dict[str, dict[str, object] | None] = {
 }
 
 
+def addon(
+    stack: SkypodStack,
+    construct_id: str,
+    name: str,
+    cluster: eks.CfnCluster,
+    *,
+    values: dict[str, object] | None = None,
+    roles: dict[str, iam.Role] | None = None,
+) -> eks.CfnAddon:
+    """An EKS add-on at the version of the settings, with `roles` for its service accounts by pod identity."""
+    return eks.CfnAddon(
+        stack,
+        construct_id,
+        addon_name=name,
+        addon_version=stack.settings.eks.addon_versions.get(name),
+        cluster_name=cluster.ref,
+        resolve_conflicts="OVERWRITE",
+        configuration_values=None if values is None else json.dumps(values),
+        pod_identity_associations=[
+            eks.CfnAddon.PodIdentityAssociationProperty(role_arn=role.role_arn, service_account=account)
+            for account, role in (roles or {}).items()
+        ]
+        or None,
+    )
+
+
 class EksStack(SkypodStack):
     """Half an hour of work for AWS, so nothing that may lack capacity is in this stack."""
 
@@ -40,6 +67,7 @@ class EksStack(SkypodStack):
         storage: StorageStack,
     ):
         super().__init__(scope, environment, names)
+        settings = environment.eks
         role = iam.Role(
             self,
             "ClusterRole",
@@ -64,7 +92,7 @@ class EksStack(SkypodStack):
             self,
             "Cluster",
             name=names.cluster,
-            version=environment.eks.version,
+            version=settings.version,
             role_arn=role.role_arn,
             # The add-ons below are the managed ones; EKS would install unmanaged copies first.
             bootstrap_self_managed_addons=False,
@@ -76,13 +104,13 @@ class EksStack(SkypodStack):
                     provider=cluster.ProviderProperty(key_arn=storage.key.key_arn), resources=["secrets"]
                 )
             ],
-            # Public as well, because the researcher's client and our own functions come from outside the VPC.
+            # Public as well by default, because the researcher's client comes from outside the VPC.
             resources_vpc_config=cluster.ResourcesVpcConfigProperty(
                 subnet_ids=[subnet.subnet_id for subnet in network.control_plane_subnets],
                 security_group_ids=[network.cluster_group.security_group_id],
                 endpoint_private_access=True,
-                endpoint_public_access=True,
-                public_access_cidrs=list(environment.eks.public_access_cidrs),
+                endpoint_public_access=settings.public_access,
+                public_access_cidrs=list(settings.public_access_cidrs) if settings.public_access else None,
             ),
             logging=cluster.LoggingProperty(
                 cluster_logging=cluster.ClusterLoggingProperty(
@@ -94,16 +122,11 @@ class EksStack(SkypodStack):
         self.cluster.node.add_dependency(log_group)
         self.cluster.node.add_dependency(role)
         for name, configuration in _ADDONS.items():
-            eks.CfnAddon(
-                self,
-                f"Addon-{name}",
-                addon_name=name,
-                cluster_name=self.cluster.ref,
-                resolve_conflicts="OVERWRITE",
-                configuration_values=None if configuration is None else json.dumps(configuration),
-            )
-        self.charts = ChartBuilds(self, cluster=self.cluster)
-        self.objects = KubeObjectTool(self, cluster=self.cluster)
+            addon(self, f"Addon-{name}", name, self.cluster, values=configuration)
+        # Beside a private control plane, whatever talks to it must be where its address can be reached.
+        self.reach: dict[str, Any] = {} if settings.public_access else network.cluster_placement
+        self.charts = ChartBuilds(self, cluster=self.cluster, reach=self.reach)
+        self.objects = KubeObjectTool(self, cluster=self.cluster, reach=self.reach)
         self.emit(
             eks_cluster_name=self.cluster.ref,
             eks_cluster_arn=self.cluster.attr_arn,

@@ -129,7 +129,9 @@ class Eks(Section):
     version: Literal["1.33", "1.34", "1.35"] = "1.35"
     public_access: bool = True
     public_access_cidrs: Annotated[tuple[str, ...], Field(min_length=1, max_length=40)] = ("0.0.0.0/0",)
-    addon_versions: dict[str, Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+-eksbuild\.\d+$")]] = {}
+    addon_versions: dict[str, Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+-eksbuild\.\d+$")]] = Field(
+        default_factory=dict
+    )
 
     @field_validator("addon_versions")
     @classmethod

@@ -107,7 +107,7 @@ class GovernanceStack(SkypodStack):
         }
 
     def _function(self, eks_stack: EksStack) -> cdk.aws_lambda.Function:
-        function = self.handler("compute_quota", timeout_s=840)
+        function = self.handler("compute_quota", timeout_s=840, reach=eks_stack.reach)
         region, account = self.names.region, self.names.account
         function.add_to_role_policy(
             iam.PolicyStatement(actions=["eks:DescribeCluster"], resources=[self.names.eks_cluster_arn])

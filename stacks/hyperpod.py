@@ -11,6 +11,7 @@ from stacks.base import SkypodStack
 from stacks.charts import chart
 from stacks.eks import EksStack
 from stacks.environment import Environment, InstanceGroup
+from stacks.manifests.pods import GROUP_LABEL
 from stacks.names import Names
 from stacks.network import NetworkStack
 from stacks.node_role import node_role
@@ -43,7 +44,7 @@ class HyperPodStack(SkypodStack):
         eks: EksStack,
     ):
         super().__init__(scope, environment, names)
-        groups = {"head": environment.hyperpod.head, "gpu": environment.hyperpod.gpu}
+        groups = environment.hyperpod.groups
         # Health agent and device plugins must be there before the nodes, or these never become healthy.
         dependencies = chart(
             self,
@@ -84,9 +85,8 @@ class HyperPodStack(SkypodStack):
         self._wait_for_nodes(groups)
         self.emit(hyperpod_cluster_name=names.cluster, hyperpod_cluster_arn=self.cluster.attr_cluster_arn)
 
-    @staticmethod
     def _group(
-        name: str, group: InstanceGroup, role: iam.Role, scripts_uri: str
+        self, name: str, group: InstanceGroup, role: iam.Role, scripts_uri: str
     ) -> sagemaker.CfnCluster.ClusterInstanceGroupProperty:
         cluster = sagemaker.CfnCluster
         return cluster.ClusterInstanceGroupProperty(
@@ -106,7 +106,11 @@ class HyperPodStack(SkypodStack):
                     )
                 )
             ],
-            kubernetes_config=cluster.ClusterKubernetesConfigProperty(labels={"skypod/group": name}),
+            # AWS tests GPU nodes only.
+            on_start_deep_health_checks=(
+                list(self.settings.hyperpod.deep_health_checks) or None if group.gpus else None
+            ),
+            kubernetes_config=cluster.ClusterKubernetesConfigProperty(labels={GROUP_LABEL: name}),
         )
 
     def _wait_for_nodes(self, groups: dict[str, InstanceGroup]) -> None:

@@ -22,7 +22,7 @@ def idle_alarm(stack: SkypodStack, *, eks_stack: EksStack, hyperpod: HyperPodSta
     A Ray cluster that holds its GPUs and computes nothing is not idle here; the alert GpusIdle sees that.
     """
     names, hours = stack.names, stack.settings.guardrails.idle_after_hours
-    function = stack.handler("idle_watch", timeout_s=60)
+    function = stack.handler("idle_watch", timeout_s=60, reach=eks_stack.reach)
     for allowed in (
         iam.PolicyStatement(actions=["eks:DescribeCluster"], resources=[names.eks_cluster_arn]),
         iam.PolicyStatement(

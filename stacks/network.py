@@ -1,6 +1,7 @@
 """The VPC: two small private subnets for the EKS control plane and one large one for the nodes and Lustre."""
 
 from ipaddress import IPv4Network
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -12,6 +13,18 @@ from stacks.names import Names
 
 # Lustre's own ports; the rule for all traffic covers them, but FSx looks for them by number.
 _LUSTRE_PORTS = (ec2.Port.tcp(988), ec2.Port.tcp_range(1018, 1023))
+# What nodes, pods and our own tools call all day: images, roles, logs, the control planes, metrics.
+_ENDPOINTS = {
+    "EcrApi": "ecr.api",
+    "EcrDocker": "ecr.dkr",
+    "Sts": "sts",
+    "Logs": "logs",
+    "Ec2": "ec2",
+    "Eks": "eks",
+    "EksAuth": "eks-auth",
+    "SageMakerApi": "sagemaker.api",
+    "Prometheus": "aps-workspaces",
+}
 
 
 class NetworkStack(SkypodStack):
@@ -87,4 +100,39 @@ class NetworkStack(SkypodStack):
             description="Nodes to the internet through NAT",
             allow_all_outbound=True,
         )
+        if network.interface_endpoints:
+            self._interface_endpoints()
+        if network.flow_logs:
+            self._flow_logs()
         self.emit(vpc_id=self.vpc.vpc_id)
+
+    @property
+    def cluster_placement(self) -> dict[str, Any]:
+        """Where a function or build must be to reach a control plane that answers inside the VPC only."""
+        return {
+            "vpc": self.vpc,
+            "subnets": ec2.SubnetSelection(subnets=self.control_plane_subnets),
+            "security_groups": [self.cluster_group, self.egress_group],
+        }
+
+    def _interface_endpoints(self) -> None:
+        group = ec2.SecurityGroup(
+            self,
+            "EndpointGroup",
+            vpc=self.vpc,
+            description="Endpoints of AWS services, for whoever may go out",
+            allow_all_outbound=False,
+        )
+        group.add_ingress_rule(self.egress_group, ec2.Port.tcp(443), "from nodes and tools")
+        for construct_id, service in _ENDPOINTS.items():
+            self.vpc.add_interface_endpoint(
+                construct_id,
+                service=ec2.InterfaceVpcEndpointAwsService(service),
+                subnets=ec2.SubnetSelection(subnets=self.control_plane_subnets),
+                security_groups=[group],
+                open=False,
+            )
+
+    def _flow_logs(self) -> None:
+        log_group = self.log_group("FlowLog", self.names.log_group("flow-logs"))
+        self.vpc.add_flow_log("Flows", destination=ec2.FlowLogDestination.to_cloud_watch_logs(log_group))

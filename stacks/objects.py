@@ -14,10 +14,10 @@ from stacks.cluster_access import cluster_admin_entry
 class KubeObjectTool(Construct):
     """The function behind `Custom::KubeObjects` resources of any stack, with its rights in the cluster."""
 
-    def __init__(self, stack: SkypodStack, *, cluster: eks.CfnCluster):
+    def __init__(self, stack: SkypodStack, *, cluster: eks.CfnCluster, reach: dict[str, Any]):
         super().__init__(stack, "Objects")
         self.cluster_name = cluster.ref
-        function = stack.handler("kube_apply", timeout_s=870)
+        function = stack.handler("kube_apply", timeout_s=870, reach=reach)
         function.add_to_role_policy(
             iam.PolicyStatement(actions=["eks:DescribeCluster"], resources=[stack.names.eks_cluster_arn])
         )

@@ -1,13 +1,12 @@
 """What workloads need on the nodes: KubeRay, the Lustre driver, the namespace and its shared volume."""
 
-from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.charts import chart
 from stacks.cluster_access import pod_identity, pod_role
-from stacks.eks import EksStack
+from stacks.eks import EksStack, addon
 from stacks.environment import Environment
 from stacks.hyperpod import HyperPodStack
 from stacks.manifests import storage as storage_manifests
@@ -95,15 +94,10 @@ class OperatorsStack(SkypodStack):
             description="The Lustre driver, which mounts volumes and creates none",
         )
         role.add_to_policy(iam.PolicyStatement(actions=["fsx:DescribeFileSystems"], resources=["*"]))
-        eks.CfnAddon(
+        addon(
             self,
             "LustreDriver",
-            addon_name="aws-fsx-csi-driver",
-            cluster_name=eks_stack.cluster.ref,
-            resolve_conflicts="OVERWRITE",
-            pod_identity_associations=[
-                eks.CfnAddon.PodIdentityAssociationProperty(
-                    role_arn=role.role_arn, service_account=_LUSTRE_DRIVER_ACCOUNT
-                )
-            ],
+            "aws-fsx-csi-driver",
+            eks_stack.cluster,
+            roles={_LUSTRE_DRIVER_ACCOUNT: role},
         )

@@ -1,4 +1,4 @@
-"""EC2 types that ministack's CloudFormation lacks: addresses, NAT gateways, security group rules."""
+"""EC2 types that ministack's CloudFormation lacks: addresses, NAT gateways, flow logs, group rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ministack.services.cloudformation import provisioners
 
 from rehearsal.aws import cloudformation
 from rehearsal.aws.models import ApiError
-from rehearsal.aws.service import identifier, require_security_groups, require_subnets
+from rehearsal.aws.service import identifier, require_role, require_security_groups, require_subnets
 
 
 def register() -> None:
@@ -24,6 +24,14 @@ def register() -> None:
         _keep_nat,
         replace_on=("SubnetId", "AllocationId", "ConnectivityType"),
     )
+    cloudformation.register(
+        "AWS::EC2::FlowLog",
+        _flow_log_create,
+        _flow_log_delete,
+        _keep_flow_log,
+        replace_on=("ResourceId", "TrafficType", "LogGroupName", "DeliverLogsPermissionArn"),
+    )
+    cloudformation.wrap("AWS::EC2::VPCEndpoint", "create", _placed_endpoint)
     for direction in ("Ingress", "Egress"):
         create, delete = _rule(direction)
         resource_type = f"AWS::EC2::SecurityGroup{direction}"
@@ -101,6 +109,38 @@ def _keep_nat(
 def _nat_delete(gateway: str, properties: dict[str, Any]) -> None:
     ec2._nat_gateways.pop(gateway, None)
     ec2._tags.pop(gateway, None)
+
+
+def _flow_log_create(logical_id: str, properties: dict[str, Any], stack: str) -> tuple[str, dict[str, Any]]:
+    if properties["ResourceId"] not in ec2._vpcs:
+        raise ApiError("InvalidVpcID.NotFound", f"The vpc ID '{properties['ResourceId']}' does not exist")
+    require_role(properties["DeliverLogsPermissionArn"], "InvalidParameter")
+    query = {"ResourceId.1": [properties["ResourceId"]], "ResourceType": [properties["ResourceType"]]}
+    query |= {key: [properties[key]] for key in ("TrafficType", "LogDestinationType", "LogGroupName")}
+    number = _field(ec2._create_flow_logs(query), "item")
+    provisioners._ec2_apply_tags(number, properties)
+    return number, {"Id": number}
+
+
+def _keep_flow_log(
+    number: str, old: dict[str, Any], new: dict[str, Any], stack: str
+) -> tuple[str, dict[str, Any]]:
+    provisioners._ec2_apply_tags(number, new, old)
+    return number, {"Id": number}
+
+
+def _flow_log_delete(number: str, properties: dict[str, Any]) -> None:
+    ec2._delete_flow_logs({"FlowLogId.1": [number]})
+
+
+def _placed_endpoint(create: Callable[..., Any]) -> Callable[..., Any]:
+    def run(logical_id: str, properties: dict[str, Any], stack: str) -> tuple[str, dict[str, Any]]:
+        if properties.get("VpcEndpointType") == "Interface":
+            require_subnets(properties["SubnetIds"], "InvalidSubnetId.NotFound")
+            require_security_groups(properties["SecurityGroupIds"], "InvalidSecurityGroupId.NotFound")
+        return create(logical_id, properties, stack)
+
+    return run
 
 
 def _rule(direction: str) -> tuple[cloudformation.Create, cloudformation.Delete]:

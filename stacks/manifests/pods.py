@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stacks.environment import Environment, InstanceGroup, PodResources
+from stacks.environment import Environment, PodResources
 
 SHARED_CLAIM = "shared"
 SHARED_PATH = "/shared"
@@ -10,13 +10,16 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
 
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
+GROUP_LABEL = "skypod/group"
+"""What HyperPod labels the nodes of an instance group with: two groups may be of one instance type."""
 
 
 def ray_pod(
     role: str,
     *,
     image: str,
-    group: InstanceGroup,
+    environment: Environment,
+    group: str,
     resources: PodResources,
     gpus: int,
     service_account: str,
@@ -24,7 +27,7 @@ def ray_pod(
     ports: dict[str, int] | None = None,
     labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A pod template for one Ray container on the nodes of `group`.
+    """A pod template for one Ray container on the nodes of the instance group named `group`.
 
     Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs.
     """
@@ -54,7 +57,8 @@ def ray_pod(
             "serviceAccountName": service_account,
             "automountServiceAccountToken": False,
             "nodeSelector": {
-                "node.kubernetes.io/instance-type": group.instance_type,
+                "node.kubernetes.io/instance-type": environment.hyperpod.groups[group].instance_type,
+                GROUP_LABEL: group,
                 HEALTH_LABEL: "Schedulable",
             },
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
@@ -98,7 +102,8 @@ def head_group(
         "template": ray_pod(
             "head",
             image=image,
-            group=environment.hyperpod.head,
+            environment=environment,
+            group="head",
             resources=resources,
             gpus=0,
             service_account=service_account,

@@ -54,7 +54,8 @@ def build(
                     ray_pod(
                         "worker",
                         image=image,
-                        group=gpu_group,
+                        environment=environment,
+                        group="gpu",
                         resources=environment.ray.worker,
                         gpus=topology.gpus_per_node,
                         service_account=outputs.training_service_account,

@@ -100,7 +100,8 @@ def build(
                         ray_pod(
                             "replica",
                             image=image,
-                            group=environment.hyperpod.gpu,
+                            environment=environment,
+                            group=environment.hyperpod.replica_group,
                             resources=environment.serving.replica,
                             gpus=serving.gpus_per_replica,
                             service_account=outputs.serving_service_account,

@@ -7,8 +7,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from stacks.environment import Governance, Team
+from stacks.environment import Environment, Governance, InstanceGroup, Team
 from stacks.manifests import raycluster, rayservice
+from stacks.outputs import Outputs
 from tests.manifests.conftest import ROOT
 from training.errors import ConfigError
 from training.recipe import Topology
@@ -21,6 +22,10 @@ def cluster(environment, outputs) -> dict[str, Any]:
 
 @pytest.fixture
 def service(environment, outputs) -> dict[str, Any]:
+    return _serve(environment, outputs)
+
+
+def _serve(environment: Environment, outputs: Outputs) -> dict[str, Any]:
     return rayservice.build(
         environment,
         outputs,
@@ -87,6 +92,25 @@ def test_the_cluster_is_one_head_without_gpus_and_three_workers_with_two(cluster
 def test_ray_asks_for_a_token(cluster, service):
     assert cluster["spec"]["authOptions"] == {"mode": "token"}
     assert service["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+
+
+def test_pods_choose_their_group_of_nodes_by_its_label(environment, outputs, cluster, service):
+    def groups(spec: dict[str, Any]) -> list[str]:
+        return [group["template"]["spec"]["nodeSelector"]["skypod/group"] for group in _groups(spec)]
+
+    assert groups(cluster["spec"]) == ["head", "gpu"]
+    assert groups(service["spec"]["rayClusterConfig"]) == ["head", "gpu"]
+    own = InstanceGroup(instance_type="ml.g7e.4xlarge", count=1, gpus=1)
+    larger = environment.model_copy(
+        update={"hyperpod": environment.hyperpod.model_copy(update={"serving": own})}
+    )
+    assert groups(raycluster.build(larger, outputs, image="i")["spec"]) == ["head", "gpu"]
+    (replicas,) = _serve(larger, outputs)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert replicas["template"]["spec"]["nodeSelector"] == {
+        "node.kubernetes.io/instance-type": "ml.g7e.4xlarge",
+        "skypod/group": "serving",
+        "sagemaker.amazonaws.com/node-health-status": "Schedulable",
+    }
 
 
 @pytest.mark.parametrize("which", ["cluster", "service"])
@@ -173,18 +197,7 @@ def test_ray_objects_join_their_teams_queue_on_every_template(environment, outpu
     )
     made = {
         "training-priority": raycluster.build(governed, outputs, image="i@sha256:0"),
-        "serving-priority": rayservice.build(
-            governed,
-            outputs,
-            image="i@sha256:0",
-            base_model_path="/shared/m",
-            model_id="m",
-            adapters_uri="s3://b/adapters",
-            adapter_name="a",
-            adapter_digest="0",
-            max_lora_rank=8,
-            max_model_len=512,
-        ),
+        "serving-priority": _serve(governed, outputs),
     }
     for priority, manifest in made.items():
         assert ray_faults(manifest) == []

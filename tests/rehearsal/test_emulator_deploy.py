@@ -61,6 +61,11 @@ class Deployment:
 
 # The default environment, with its optional parts on.
 OPTIONAL = """
+[hyperpod.serving]
+instance_type = "ml.g7e.4xlarge"
+count = 1
+gpus = 1
+
 [studio]
 enabled = true
 
@@ -71,13 +76,18 @@ enabled = true
 name = "research"
 gpu_nodes = 3
 """
+ZONES = 'zones = ["us-west-2a", "us-west-2b"]'
+ON = (
+    (ZONES, f"{ZONES}\ninterface_endpoints = true\nflow_logs = true"),
+    ('public_access_cidrs = ["0.0.0.0/0"]', "public_access = false"),
+)
 NAMESPACE = ('namespace = "skypod"', 'namespace = "hyperpod-ns-research"')
 KUEUE = "/apis/apps/v1/namespaces/kueue-system/deployments/kueue-controller-manager"
 
 
 def _write(path: Path, *replacements: tuple[str, str]) -> Path:
     text = (settings.FOLDER / f"{settings.DEFAULT}.toml").read_text()
-    for old, new in (NAMESPACE, *replacements):
+    for old, new in (NAMESPACE, *ON, *replacements):
         assert old in text
         text = text.replace(old, new)
     path.write_text(text + OPTIONAL)
@@ -183,6 +193,8 @@ def test_destroy_leaves_nothing(deployed: Deployment, original: list[str]):
         "FSx file system",
         "VPC",
         "NAT gateway",
+        "VPC endpoint",
+        "VPC flow log",
         "S3 bucket",
         "ECR repository",
         "CodeBuild project",

@@ -1,0 +1,116 @@
+"""The parts that a platform team turns on: private control plane, endpoints, flow logs, more node groups."""
+
+import json
+
+import pytest
+
+from cdk_app import settings
+from tests.synth.conftest import Synthesized, synthesize
+
+
+@pytest.fixture(scope="module")
+def production() -> Synthesized:
+    return synthesize(
+        settings.load(
+            "production",
+            {
+                "hyperpod.serving": {"instance_type": "ml.g7e.12xlarge", "count": 2, "gpus": 2},
+                "hyperpod.deep_health_checks": ["InstanceStress"],
+                "namespace": "hyperpod-ns-research",
+                "governance.enabled": True,
+                "governance.teams": [{"name": "research", "gpu_nodes": 3}],
+                "eks.addon_versions": {"vpc-cni": "v1.20.0-eksbuild.1"},
+            },
+        )
+    )
+
+
+def _group_ids(production: Synthesized, name: str) -> str:
+    return next(i for _, i, _ in production.resources("AWS::EC2::SecurityGroup") if i.startswith(name))
+
+
+def test_a_private_control_plane_has_its_tools_beside_it(production: Synthesized):
+    control = production.one("AWS::EKS::Cluster")["Properties"]["ResourcesVpcConfig"]
+    assert (control["EndpointPrivateAccess"], control["EndpointPublicAccess"]) == (True, False)
+    assert "PublicAccessCidrs" not in control
+    functions = {
+        resource["Properties"]["Handler"].split(".")[1]: resource["Properties"].get("VpcConfig")
+        for _, _, resource in production.resources("AWS::Lambda::Function")
+    }
+    (builds,) = [
+        project["Properties"]["VpcConfig"]
+        for _, _, project in production.resources("AWS::CodeBuild::Project")
+        if "VpcConfig" in project["Properties"]
+    ]
+    for placement in (functions["kube_apply"], functions["idle_watch"], functions["compute_quota"], builds):
+        groups = json.dumps(placement["SecurityGroupIds"])
+        assert "ClusterGroup" in groups
+        assert "EgressGroup" in groups
+        subnets = placement.get("SubnetIds") or placement["Subnets"]
+        assert subnets == control["SubnetIds"]
+    assert functions["bucket_objects"] is None
+
+
+def test_a_public_control_plane_needs_no_function_in_the_vpc(paper: Synthesized):
+    for kind in ("AWS::Lambda::Function", "AWS::CodeBuild::Project"):
+        assert not [i for _, i, r in paper.resources(kind) if "VpcConfig" in r["Properties"]]
+    assert paper.resources("AWS::EC2::FlowLog") == []
+    endpoints = [r["Properties"]["VpcEndpointType"] for _, _, r in paper.resources("AWS::EC2::VPCEndpoint")]
+    assert endpoints == ["Gateway"]
+
+
+def test_endpoints_admit_only_who_may_go_out(production: Synthesized):
+    group, egress = _group_ids(production, "EndpointGroup"), _group_ids(production, "EgressGroup")
+    rules = [
+        rule["Properties"]
+        for _, _, rule in production.resources("AWS::EC2::SecurityGroupIngress")
+        if group in json.dumps(rule["Properties"]["GroupId"])
+    ]
+    assert [(r["IpProtocol"], r["FromPort"], r["ToPort"]) for r in rules] == [("tcp", 443, 443)]
+    assert egress in json.dumps(rules[0]["SourceSecurityGroupId"])
+    interfaces = [
+        r["Properties"]
+        for _, _, r in production.resources("AWS::EC2::VPCEndpoint")
+        if r["Properties"]["VpcEndpointType"] == "Interface"
+    ]
+    services = {endpoint["ServiceName"].removeprefix("com.amazonaws.us-west-2.") for endpoint in interfaces}
+    assert {"ecr.api", "ecr.dkr", "sts", "eks", "eks-auth", "sagemaker.api"} <= services
+    assert all(endpoint["PrivateDnsEnabled"] for endpoint in interfaces)
+
+
+def test_flow_logs_cover_the_vpc_and_expire(production: Synthesized):
+    flow = production.one("AWS::EC2::FlowLog")["Properties"]
+    assert (flow["ResourceType"], flow["TrafficType"]) == ("VPC", "ALL")
+    group = production.templates["network"]["Resources"][flow["LogGroupName"]["Ref"]]
+    assert group["Properties"]["RetentionInDays"] == 365
+    assert group["DeletionPolicy"] == "Delete"
+
+
+def test_production_keeps_data_and_every_stack(production: Synthesized):
+    assert production.environment.guardrails.termination_protection
+    assert production.one("AWS::FSx::FileSystem")["DeletionPolicy"] == "Retain"
+    assert all(r["DeletionPolicy"] == "Retain" for _, _, r in production.resources("AWS::S3::Bucket"))
+
+
+def test_a_serving_group_has_its_own_nodes_and_label(production: Synthesized):
+    cluster = production.one("AWS::SageMaker::Cluster")["Properties"]
+    groups = {group["InstanceGroupName"]: group for group in cluster["InstanceGroups"]}
+    assert list(groups) == ["head", "gpu", "serving"]
+    for name, group in groups.items():
+        assert group["KubernetesConfig"] == {"Labels": {"skypod/group": name}}
+        # The CPU head knows no such checks, and AWS refuses them there.
+        tested = group.get("OnStartDeepHealthChecks")
+        assert tested == (None if name == "head" else ["InstanceStress"])
+        # These make later deploys fail, or cannot be changed once a group exists.
+        assert not group.keys() & {"ScheduledUpdateConfig", "OverrideVpcConfig", "CurrentCount"}
+    wait = production.one("Custom::NodesJoined")["Properties"]
+    assert json.loads(wait["Groups"]) == {"head": 1, "gpu": 3, "serving": 2}
+
+
+def test_addons_are_pinned_where_the_settings_say_so(production: Synthesized):
+    versions = {
+        addon["Properties"]["AddonName"]: addon["Properties"].get("AddonVersion")
+        for _, _, addon in production.resources("AWS::EKS::Addon")
+    }
+    assert versions["vpc-cni"] == "v1.20.0-eksbuild.1"
+    assert versions["kube-proxy"] is None
