@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cdk_app import settings
+from cdk_app import gate, settings
 from rehearsal import stages
 from rehearsal.session import Order, Session, begun, run_name
 from rehearsal.stages import Rehearsal
@@ -31,6 +31,7 @@ LEARN = [
     ("Make mazes and run folder", stages.make_run),
     ("Evaluate, train with SkyRL, evaluate", stages.train),
     RAY_DOWN,
+    ("Decide at the gate", stages.decide),
     ("Publish the adapter", stages.publish),
     ("Serve base and adapter", stages.serve),
     ("Prove that the adapter is the trained one", stages.prove_effect),
@@ -124,5 +125,8 @@ def _close(session: Session, console: Console, total_s: float) -> None:
     console.print(
         f"  won {pair['won']}, lost {pair['lost']} (exact McNemar p = {pair['p']:.2g})", highlight=False
     )
+    console.print("\nGate:", highlight=False)
+    for line in gate.describe(r.decision):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
     console.print(f"\nReport: {page}", highlight=False, soft_wrap=True)
     session.require_clean()

@@ -34,6 +34,8 @@ from training.evaluate import (
     summarize,
 )
 from training.files import read_json, write_json
+from training.gate import judge
+from training.gate.decision import Decision
 from training.jobs import Endpoint
 from training.recipe import Recipe
 
@@ -66,6 +68,7 @@ class Rehearsal:
     served_url: str = ""
     adapter_name: str = ""
     adapter_digest: str = ""
+    decision: Decision | None = None
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -226,6 +229,13 @@ def ray_down(r: Rehearsal, stage: Stage) -> None:
     """Serving needs the GPUs that training held."""
     cluster.down(r.api(), r.deployed.namespace, CLUSTER, timeout_s=60, on_event=stage.update)
     r.ray = None
+
+
+def decide(r: Rehearsal, stage: Stage) -> None:
+    """Hold the run against the thresholds of its recipe; a refused one is served too, to show serving."""
+    r.decision, _ = judge.judge([r.run_dir], show=stage.update)
+    unmet = ", ".join(condition.name for condition in r.decision.unmet)
+    stage.note = f"refused: {unmet}" if unmet else f"passed all {len(r.decision.conditions)} conditions"
 
 
 def publish(r: Rehearsal, stage: Stage) -> None:
