@@ -61,7 +61,9 @@ class LocalPolicy:
         require_libraries()
         import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             self._processor = AutoProcessor.from_pretrained(base_dir, local_files_only=True)

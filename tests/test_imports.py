@@ -91,7 +91,16 @@ def test_modules_stay_small():
     assert ordered[len(ordered) // 2] <= 150
 
 
-@pytest.mark.parametrize("module", ["cdk_app.app", "cdk_app.command", "rehearsal.command", "serving.client"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "cdk_app.app",
+        "cdk_app.command",
+        "cdk_app.players",
+        "rehearsal.command",
+        "serving.client",
+    ],
+)
 def test_light_modules_load_without_torch(module):
     code = f"import sys, {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

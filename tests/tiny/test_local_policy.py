@@ -123,3 +123,10 @@ def test_an_adapter_of_another_base_is_refused_before_it_is_loaded(base_dir, ada
     model.save(model.initialize(4), tmp_path)
     with pytest.raises(DataError, match="was trained on base"):
         LocalPolicy(tmp_path, adapted[0])
+
+
+def test_the_command_works_without_the_libraries_of_aws():
+    from cdk_app.command import cli, outside
+
+    assert cli.get_command(None, "evaluate").name == "evaluate"
+    assert OSError in outside()
