@@ -21,7 +21,7 @@ from serving import adapter, store
 from serving.client import ChatPolicy
 from stacks.manifests import raycluster, rayservice
 from stacks.outputs import Outputs
-from training import events, jobs, lineage, prepare, seal
+from training import events, jobs, lineage, plays, prepare
 from training.errors import DataError, SubstrateError
 from training.evaluate import (
     EvaluationRecord,
@@ -29,14 +29,13 @@ from training.evaluate import (
     Progress,
     opening,
     paired,
-    play,
     read_records,
-    summarize,
 )
 from training.files import read_json, write_json
 from training.gate import judge
 from training.gate.decision import Decision
 from training.jobs import Endpoint
+from training.plays import Play
 from training.recipe import Recipe
 
 CLUSTER = "skypod"
@@ -295,23 +294,19 @@ def prove_effect(r: Rehearsal, stage: Stage) -> None:
 
 def play_served(r: Rehearsal, stage: Stage) -> None:
     """Play the test through HTTP: every action must be the trainer's."""
-    trainer = _trainer_records(r)
-    path = r.run_dir / "evaluations" / "served.jsonl"
+    trained = {record.key: record for record in _trainer_records(r)}
 
     def report(progress: Progress) -> None:
         stage.advance(progress.finished, progress.total, f"{progress.solved} solved")
 
-    tasks = [record.replay().task for record in trainer]
-    candidate = trainer[0].policy
-    seal.check(r.run_dir, candidate, "test", "served", again=SERVED_AGAIN)
+    tasks = [record.replay().task for record in trained.values()]
+    settings = _settings(r)
+    what = Play("test", "served", tasks, settings, sealed_as=settings.policy, again=SERVED_AGAIN)
     with _served(r, r.served_model) as policy:
-        served = play(policy, tasks, _settings(r), report, path)
-    summary = summarize(served).to_json()
-    write_json(path.with_suffix(".summary.json"), summary)
-    lineage.record_evaluation(r.run_dir, "served", path, {"split": "test", **summary})
-    seal.log(r.run_dir, candidate, "test", "served", path)
+        summary = plays.perform(r.run_dir, what, lambda: policy, report)
     r.summaries["served"] = summary
-    differing = sum(one.actions != other.actions for one, other in zip(trainer, served, strict=True))
+    served = read_records(plays.records_path(r.run_dir, "served"))
+    differing = sum(record.actions != trained[record.key].actions for record in served)
     if summary["solved"] != r.summaries["final"]["solved"] or differing:
         raise DataError(
             f"served: {summary['solved']} of {summary['n']} solved, trainer: "
@@ -331,7 +326,7 @@ def _settings(r: Rehearsal) -> EvaluationSettings:
         env.make(),
         max_turns=env.max_turns,
         reward=env.reward,
-        policy=r.adapter_name,
+        policy=_trainer_records(r)[0].policy,
     )
 
 

@@ -7,18 +7,12 @@ from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 
-from training import lineage, seal, splits
+from training import lineage, plays, seal, splits
 from training.environments import Task
-from training.evaluate import (
-    EvaluationSettings,
-    Progress,
-    opening,
-    play,
-    read_records,
-    summarize,
-)
+from training.evaluate import EvaluationSettings, Progress, opening, read_records
 from training.events import EventLog
-from training.files import read_json, tree_digest, write_json
+from training.files import tree_digest, write_json
+from training.plays import Play
 from training.recipe import Recipe
 from training.skyrl.policy import EnginePolicy
 
@@ -45,21 +39,17 @@ class Evaluator:
         self._sampling = get_sampling_params_for_backend(backend_name, sampling)
 
     def play(self, split: str, label: str, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-        """Greedy, every task once; returns the summary that is also written beside the records.
-
-        A sealed split is played once per policy; a finished play is read. Raises ConfigError otherwise.
-        """
-        path = self._run_dir / "evaluations" / f"{label}.jsonl"
-        if any(play["label"] == label for play in lineage.read(self._run_dir).get(seal.PLAYS, [])):
-            return read_json(path.with_suffix(".summary.json"))
+        """Greedy, every task once; returns the manifest's entry. What is finished is read, not repeated."""
         env, candidate = self._recipe.environment, self._policy_name(label)
-        seal.check(self._run_dir, candidate, split, label)
         if split not in seal.SEALED:
-            _forget_others(path, candidate)
-        rows = lineage.read_split(self._run_dir, split)
+            _forget_others(self._run_dir, label, candidate)
+        tasks = [splits.row_task(row) for row in lineage.read_split(self._run_dir, split)]
         settings = EvaluationSettings(
             env.make(), max_turns=env.max_turns, reward=env.reward, policy=candidate
         )
+        rollout = self._recipe.rollout
+        longest = rollout.max_model_len_tokens - rollout.max_new_tokens
+        policy = EnginePolicy(self._client, self._model, self._sampling, loop, longest)
 
         shown = 0
 
@@ -69,19 +59,13 @@ class Evaluator:
                 shown = progress.finished
                 self._events.emit("evaluating", label=label, **asdict(progress))
 
-        rollout = self._recipe.rollout
-        longest = rollout.max_model_len_tokens - rollout.max_new_tokens
-        policy = EnginePolicy(self._client, self._model, self._sampling, loop, longest)
-        tasks = [splits.row_task(row) for row in rows]
         self._events.emit("evaluating", label=label, **asdict(Progress(0, len(tasks), 0, 0)))
-        summary = summarize(play(policy, tasks, settings, report, path)).to_json()
-        write_json(path.with_suffix(".summary.json"), summary)
-        lineage.record_evaluation(self._run_dir, label, path, {"split": split, **summary})
-        seal.log(self._run_dir, candidate, split, label, path)
-        self._events.emit("evaluation", label=label, split=split, **summary)
+        what = Play(split, label, tasks, settings, sealed_as=candidate)
+        entry = plays.perform(self._run_dir, what, lambda: policy, report)
+        self._events.emit("evaluation", label=label, **entry)
         if label == "final":
             self._write_canaries(policy, tasks[:CANARIES], settings)
-        return summary
+        return entry
 
     def _write_canaries(self, policy: EnginePolicy, tasks: list[Task], settings: EvaluationSettings) -> None:
         """What the trained policy answers to a few opening pictures: a server must say the same."""
@@ -104,7 +88,10 @@ class Evaluator:
         return "adapter:" + tree_digest(synced)[:16]
 
 
-def _forget_others(path: Path, candidate: str) -> None:
+def _forget_others(run_dir: Path, label: str, candidate: str) -> None:
     """A run that lost steps trains them again: what the lost policy did on dev counts no more."""
+    path = plays.records_path(run_dir, label)
     if path.exists() and any(record.policy != candidate for record in read_records(path)):
+        with lineage.changing(run_dir) as manifest:
+            manifest["evaluations"].pop(label, None)
         path.unlink()
