@@ -10,6 +10,7 @@ from cdk_app import names, settings
 from stacks.access import AccessStack
 from stacks.collector import CollectorStack
 from stacks.eks import EksStack
+from stacks.endpoint import EndpointStack
 from stacks.environment import Environment
 from stacks.governance import GovernanceStack
 from stacks.guardrails import GuardrailsStack
@@ -40,6 +41,7 @@ class Stacks:
     hyperpod: HyperPodStack
     governance: GovernanceStack | None
     operators: OperatorsStack
+    endpoint: EndpointStack | None
     access: AccessStack
     studio: StudioStack | None
     collector: CollectorStack
@@ -68,6 +70,11 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
     if environment.governance.enabled:
         governance = GovernanceStack(*common, eks_stack=eks, hyperpod=hyperpod)
         operators.add_stack_dependency(governance)
+    endpoint = None
+    if environment.domain:
+        endpoint = EndpointStack(
+            *common, domain=environment.domain, network=network, eks_stack=eks, operators=operators
+        )
     access = AccessStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage, images=images)
     studio = None
     if environment.studio.enabled:
@@ -101,6 +108,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
         hyperpod=hyperpod,
         governance=governance,
         operators=operators,
+        endpoint=endpoint,
         access=access,
         studio=studio,
         collector=collector,

@@ -19,6 +19,7 @@ COMMANDS = {
     ),
     "evaluate": ("cdk_app.evaluate:evaluate", "Play a split of a run with any policy."),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
+    "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
     "train": ("cdk_app.train:train", "Watch and stop training runs."),

@@ -58,16 +58,17 @@ def pod_identity(
     service_account: str,
     description: str,
     statements: Sequence[iam.PolicyStatement],
-) -> None:
-    """AWS rights for the pods of a service account in the environment's namespace, and for no other pods."""
+    namespace: str = "",
+) -> eks.CfnPodIdentityAssociation:
+    """AWS rights for the pods of a service account and for no others, by default in our own namespace."""
     role = pod_role(stack, f"{who}Role", cluster_arn=cluster.attr_arn, description=description)
     for statement in statements:
         role.add_to_policy(statement)
-    eks.CfnPodIdentityAssociation(
+    return eks.CfnPodIdentityAssociation(
         stack,
         f"{who}Identity",
         cluster_name=cluster.ref,
-        namespace=stack.settings.namespace,
+        namespace=namespace or stack.settings.namespace,
         service_account=service_account,
         role_arn=role.role_arn,
     )

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from ipaddress import IPv4Network
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stacks.names import PARTS
+from stacks.optional import Domain, Governance, Studio
+from stacks.ranges import between, distinct
 from training.toml_settings import Section
 
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
@@ -31,26 +33,16 @@ ADDONS = (
 """EKS add-ons whose version the settings may pin."""
 
 # Their owners would meet ours there: Kubernetes itself, and the namespaces of the charts.
-_TAKEN_NAMESPACES = ("default", "kuberay-operator", "hyperpod-observability", "aws-hyperpod")
-
-
-def _between(low: int, high: int) -> AfterValidator:
-    """A range whose error names both ends."""
-
-    def check(value: int) -> int:
-        if not low <= value <= high:
-            raise ValueError(f"must be from {low} to {high}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _distinct[T](values: Sequence[T]) -> Sequence[T]:
-    """A list in which AWS refuses to find anything twice."""
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"{value!r} is named twice; name each once")
-    return values
+_TAKEN_NAMESPACES = (
+    "default",
+    "kuberay-operator",
+    "hyperpod-observability",
+    "aws-hyperpod",
+    "hyperpod-ray",
+    "jupyter-k8s-system",
+    "cert-manager",
+    "external-dns",
+)
 
 
 class Network(Section):
@@ -62,15 +54,15 @@ class Network(Section):
 
     cidr: str = "10.40.0.0/16"
     zones: Annotated[tuple[str, ...], Field(min_length=2, max_length=3)]
-    control_plane_prefix_bits: Annotated[int, _between(22, 28)] = 24
-    node_prefix_bits: Annotated[int, _between(18, 22)] = 18
+    control_plane_prefix_bits: Annotated[int, between(22, 28)] = 24
+    node_prefix_bits: Annotated[int, between(18, 22)] = 18
     interface_endpoints: bool = False
     flow_logs: bool = False
 
     @field_validator("zones")
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> Sequence[str]:
-        return _distinct(value)
+        return distinct(value)
 
     @model_validator(mode="after")
     def _room_for_all(self) -> Self:
@@ -106,9 +98,9 @@ class Network(Section):
 class Storage(Section):
     """FSx for Lustre and the artifacts bucket. `keep_data` retains both when the stacks are destroyed."""
 
-    lustre_capacity_gib: Annotated[int, _between(1200, 100_800)] = 1200
+    lustre_capacity_gib: Annotated[int, between(1200, 100_800)] = 1200
     lustre_throughput_mib_s_per_tib: Literal[125, 250, 500, 1000] = 250
-    scratch_expiry_days: Annotated[int, _between(1, 365)] = 30
+    scratch_expiry_days: Annotated[int, between(1, 365)] = 30
     keep_data: bool = False
 
     @field_validator("lustre_capacity_gib")
@@ -154,9 +146,9 @@ class InstanceGroup(Section):
     """One HyperPod instance group; `gpus` is the number that each node of the type has."""
 
     instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
-    count: Annotated[int, _between(1, 64)]
-    gpus: Annotated[int, _between(0, 8)] = 0
-    extra_volume_gib: Annotated[int, _between(100, 16_384)] = 500
+    count: Annotated[int, between(1, 64)]
+    gpus: Annotated[int, between(0, 8)] = 0
+    extra_volume_gib: Annotated[int, between(100, 16_384)] = 500
 
 
 class HyperPod(Section):
@@ -171,7 +163,7 @@ class HyperPod(Section):
     gpu: InstanceGroup
     serving: InstanceGroup | None = None
     deep_health_checks: tuple[Literal["InstanceStress", "InstanceConnectivity"], ...] = ()
-    wait_for_nodes_s: Annotated[int, _between(60, 3_500)] = 3_300
+    wait_for_nodes_s: Annotated[int, between(60, 3_500)] = 3_300
 
     @property
     def groups(self) -> dict[str, InstanceGroup]:
@@ -187,7 +179,7 @@ class HyperPod(Section):
     @field_validator("deep_health_checks")
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> Sequence[str]:
-        return _distinct(value)
+        return distinct(value)
 
     @model_validator(mode="after")
     def _roles(self) -> Self:
@@ -203,9 +195,9 @@ class HyperPod(Section):
 class PodResources(Section):
     """What one Ray pod asks for; it must stay below the node's allocatable, not its nameplate."""
 
-    cpus: Annotated[int, _between(1, 192)]
-    memory_gib: Annotated[int, _between(1, 2_048)]
-    shared_memory_gib: Annotated[int, _between(1, 1_024)] = 16
+    cpus: Annotated[int, between(1, 192)]
+    memory_gib: Annotated[int, between(1, 2_048)]
+    shared_memory_gib: Annotated[int, between(1, 1_024)] = 16
 
     @model_validator(mode="after")
     def _shared_is_part(self) -> Self:
@@ -232,6 +224,8 @@ class Charts(Section):
     hyperpod_revision: Annotated[str, Field(pattern=r"^(v\d+\.\d+\.\d+|[0-9a-f]{40})$")] = "v3.10.0"
     kuberay_repository: str = "https://ray-project.github.io/kuberay-helm/"
     kuberay_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "1.7.1"
+    load_balancer_repository: str = "https://aws.github.io/eks-charts"
+    load_balancer_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "1.13.2"
 
 
 class Access(Section):
@@ -259,7 +253,7 @@ class Observability(Section):
     ] = ""
     alert_email: Annotated[str, Field(pattern=r"^([^@\s]+@[^@\s]+)?$")] = ""
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 180, 365] = 30
-    stalled_after_minutes: Annotated[int, _between(5, 1_440)] = 45
+    stalled_after_minutes: Annotated[int, between(5, 1_440)] = 45
 
     @model_validator(mode="after")
     def _one_grafana(self) -> Self:
@@ -279,17 +273,17 @@ class Guardrails(Section):
     """
 
     budget_covers: Literal["account", "environment"] = "account"
-    idle_after_hours: Annotated[int, _between(1, 24)] = 2
+    idle_after_hours: Annotated[int, between(1, 24)] = 2
     termination_protection: bool = False
-    monthly_budget_usd: Annotated[int, _between(1, 10_000_000)] = 5_000
+    monthly_budget_usd: Annotated[int, between(1, 10_000_000)] = 5_000
     alert_at_percent: Annotated[
-        tuple[Annotated[int, _between(1, 1_000)], ...], Field(min_length=1, max_length=5)
+        tuple[Annotated[int, between(1, 1_000)], ...], Field(min_length=1, max_length=5)
     ] = (50, 80, 100)
 
     @field_validator("alert_at_percent")
     @classmethod
     def _each_once(cls, value: tuple[int, ...]) -> Sequence[int]:
-        return _distinct(value)
+        return distinct(value)
 
 
 class Serving(Section):
@@ -299,49 +293,9 @@ class Serving(Section):
     head: PodResources = PodResources(cpus=8, memory_gib=32, shared_memory_gib=8)
     replica: PodResources = PodResources(cpus=16, memory_gib=128, shared_memory_gib=16)
 
-    gpus_per_replica: Annotated[int, _between(1, 8)] = 1
-    replicas: Annotated[int, _between(1, 8)] = 1
-    max_adapters: Annotated[int, _between(1, 64)] = 4
-
-
-class Studio(Section):
-    """SageMaker Studio as a view of the cluster and its tasks; off unless `enabled`. One profile per user."""
-
-    enabled: bool = False
-    users: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$")], ...],
-        Field(min_length=1, max_length=50),
-    ] = ("researcher",)
-
-
-class Team(Section):
-    """What one team is guaranteed of the cluster. Its pods run in the namespace `hyperpod-ns-<name>`.
-
-    A Ray cluster holds its whole size, head included, for as long as it exists. `borrow_percent` is how much
-    more than its own share it may take of what others leave idle; `fair_share_weight` decides between teams.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
-    head_nodes: Annotated[int, _between(0, 64)] = 1
-    gpu_nodes: Annotated[int, _between(0, 64)]
-    serving_nodes: Annotated[int, _between(0, 64)] = 0
-    fair_share_weight: Annotated[int, _between(0, 100)] = 50
-    borrow_percent: Annotated[int, _between(0, 500)] = 0
-
-    @property
-    def namespace(self) -> str:
-        return f"hyperpod-ns-{self.name}"
-
-    def nodes(self, group: str) -> int:
-        """How many nodes of an instance group the team is guaranteed."""
-        return getattr(self, f"{group}_nodes")
-
-
-class Governance(Section):
-    """Task governance (Kueue) with a compute quota per team; off unless `enabled`."""
-
-    enabled: bool = False
-    teams: tuple[Team, ...] = ()
+    gpus_per_replica: Annotated[int, between(1, 8)] = 1
+    replicas: Annotated[int, between(1, 8)] = 1
+    max_adapters: Annotated[int, between(1, 64)] = 4
 
 
 class Environment(Section):
@@ -367,13 +321,18 @@ class Environment(Section):
     serving: Serving = Serving()
     studio: Studio = Studio()
     governance: Governance = Governance()
+    domain: Domain | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The stacks of this environment, in an order in which each one may be deployed."""
         off = {
             part
-            for part, on in (("studio", self.studio.enabled), ("governance", self.governance.enabled))
+            for part, on in (
+                ("studio", self.studio.enabled),
+                ("governance", self.governance.enabled),
+                ("endpoint", self.domain is not None),
+            )
             if not on
         }
         return tuple(part for part in PARTS if part not in off)
@@ -398,6 +357,15 @@ class Environment(Section):
                 )
         if self.eks.version < "1.34":
             raise ValueError(f"eks.version = {self.eks.version!r}: task governance needs 1.34 or newer")
+        return self
+
+    @model_validator(mode="after")
+    def _certificate_in_region(self) -> Self:
+        if self.domain and self.domain.certificate_arn.split(":")[3] != self.region:
+            raise ValueError(
+                f"domain.certificate_arn is in another region than {self.region!r}, where load balancers "
+                "cannot use it; request one there"
+            )
         return self
 
     @field_validator("region")

@@ -12,9 +12,10 @@ from constructs import Construct
 from stacks.base import SkypodStack
 from stacks.cluster_access import access_policy
 from stacks.eks import EksStack
-from stacks.environment import Environment, Team
+from stacks.environment import Environment
 from stacks.hyperpod import HyperPodStack
 from stacks.names import Names
+from stacks.optional import Team
 from stacks.queues import PRIORITIES
 
 _ADDON = "amazon-sagemaker-hyperpod-taskgovernance"

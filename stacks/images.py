@@ -1,4 +1,8 @@
-"""Two image repositories, and the projects that build their images inside the account."""
+"""Two image repositories, and the projects that build their images inside the account.
+
+An image's tag is the digest of its sources, and an output of the stack. `cdk_app.images` asks the repository
+for the digest that was pushed under it; manifests name that.
+"""
 
 from pathlib import Path
 
@@ -12,7 +16,10 @@ from stacks.base import SkypodStack
 from stacks.environment import Environment
 from stacks.names import Names
 
-_DOCKER = Path(__file__).parent.parent / "docker"
+_ROOT = Path(__file__).parent.parent
+_DOCKER = _ROOT / "docker"
+# The image's second source, as the build context `code`.
+_CODE = {"train": _ROOT / "training"}
 IMAGES = ("train", "serve")
 
 _BUILD_SPEC = {
@@ -33,7 +40,14 @@ _BUILD_SPEC = {
                 ' --image-ids imageTag="$IMAGE_TAG" >/dev/null 2>&1;'
                 ' then echo "$IMAGE_TAG is built already"; exit 0; fi\n'
                 "set -euo pipefail\n"
-                'docker build --pull --tag "$REPOSITORY_URI:$IMAGE_TAG" .\n'
+                # Layers of the newest image that still hold are not built again: most of an hour.
+                'newest="$(aws ecr describe-images --repository-name "${REPOSITORY_URI#*/}"'
+                " --query 'sort_by(imageDetails,&imagePushedAt)[-1].imageTags[0]' --output text || true)\"\n"
+                "set -- --pull --build-arg BUILDKIT_INLINE_CACHE=1\n"
+                'case "$newest" in ""|None) ;; *) set -- "$@" --cache-from "$REPOSITORY_URI:$newest";; esac\n'
+                'if [ -n "${CODEBUILD_SRC_DIR_code:-}" ];'
+                ' then set -- "$@" --build-context "code=$CODEBUILD_SRC_DIR_code"; fi\n'
+                'DOCKER_BUILDKIT=1 docker build "$@" --tag "$REPOSITORY_URI:$IMAGE_TAG" .\n'
                 'docker push "$REPOSITORY_URI:$IMAGE_TAG"\n'
                 "docker inspect --format '{{index .RepoDigests 0}}' \"$REPOSITORY_URI:$IMAGE_TAG\""
             ]
@@ -52,6 +66,7 @@ class ImagesStack(SkypodStack):
         super().__init__(scope, environment, names)
         self.repositories: dict[str, ecr.Repository] = {}
         self.projects: dict[str, codebuild.Project] = {}
+        self.tags_built: dict[str, str] = {}
         for image in IMAGES:
             self._image(image)
         self.emit(
@@ -59,6 +74,8 @@ class ImagesStack(SkypodStack):
             serve_repository_uri=self.repositories["serve"].repository_uri,
             train_build_project=self.projects["train"].project_name,
             serve_build_project=self.projects["serve"].project_name,
+            train_image_tag=self.tags_built["train"],
+            serve_image_tag=self.tags_built["serve"],
         )
 
     def _image(self, image: str) -> None:
@@ -87,12 +104,21 @@ class ImagesStack(SkypodStack):
             empty_on_delete=True,
         )
         source = assets.Asset(self, f"{title}Source", path=str(_DOCKER / image))
+        code = None
+        if image in _CODE:
+            code = assets.Asset(self, f"{title}Code", path=str(_CODE[image]), exclude=["**/__pycache__"])
+        tag = "-".join(asset.asset_hash[:16] for asset in (source, code) if asset)
         project = codebuild.Project(
             self,
             f"{title}Build",
             project_name=self.names.image_build(image),
             description=f"Builds the {image} image and pushes it, tagged by the digest of its sources",
             source=codebuild.Source.s3(bucket=source.bucket, path=source.s3_object_key),
+            secondary_sources=[
+                codebuild.Source.s3(identifier="code", bucket=code.bucket, path=code.s3_object_key)
+            ]
+            if code
+            else None,
             build_spec=codebuild.BuildSpec.from_object(_BUILD_SPEC),
             environment=codebuild.BuildEnvironment(
                 build_image=codebuild.LinuxBuildImage.STANDARD_7_0,
@@ -101,7 +127,7 @@ class ImagesStack(SkypodStack):
             ),
             environment_variables={
                 "REPOSITORY_URI": codebuild.BuildEnvironmentVariable(value=repository.repository_uri),
-                "IMAGE_TAG": codebuild.BuildEnvironmentVariable(value=source.asset_hash[:16]),
+                "IMAGE_TAG": codebuild.BuildEnvironmentVariable(value=tag),
             },
             timeout=cdk.Duration.hours(2),
             logging=codebuild.LoggingOptions(
@@ -114,3 +140,4 @@ class ImagesStack(SkypodStack):
         repository.grant(project, "ecr:DescribeImages")
         self.repositories[image] = repository
         self.projects[image] = project
+        self.tags_built[image] = tag

@@ -12,6 +12,7 @@ PARTS = (
     "hyperpod",
     "governance",
     "operators",
+    "endpoint",
     "access",
     "studio",
     "collector",

@@ -81,6 +81,9 @@ class NetworkStack(SkypodStack):
         for subnet in (self.node_subnet, *self.control_plane_subnets):
             cdk.Tags.of(subnet).add("kubernetes.io/role/internal-elb", "1")
             cdk.Tags.of(subnet).add(f"kubernetes.io/cluster/{names.cluster}", "shared")
+        if environment.domain and environment.domain.scheme == "internet-facing":
+            for subnet in self.vpc.public_subnets:
+                cdk.Tags.of(subnet).add("kubernetes.io/role/elb", "1")
 
         self.cluster_group = ec2.SecurityGroup(
             self,
@@ -92,6 +95,9 @@ class NetworkStack(SkypodStack):
         for port in (ec2.Port.all_traffic(), *_LUSTRE_PORTS):
             self.cluster_group.add_ingress_rule(self.cluster_group, port, "from the cluster")
             self.cluster_group.add_egress_rule(self.cluster_group, port, "to the cluster")
+        if environment.domain:
+            # The load balancer controller opens the one group of a pod that has this tag.
+            cdk.Tags.of(self.cluster_group).add(f"kubernetes.io/cluster/{names.cluster}", "shared")
         # Apart from the cluster's own group: EFA's health check may fail on a group open to 0.0.0.0/0.
         self.egress_group = ec2.SecurityGroup(
             self,

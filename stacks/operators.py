@@ -49,6 +49,7 @@ class OperatorsStack(SkypodStack):
             file_system_mount_name=storage.file_system.attr_lustre_mount_name,
             capacity_gib=environment.storage.lustre_capacity_gib,
             service_accounts=(TRAINING_SERVICE_ACCOUNT, SERVING_SERVICE_ACCOUNT),
+            ray_endpoints=environment.domain is not None,
         )
         if environment.governance.enabled:
             # The team's quota makes the namespace, and would make it again while it is being deleted.

@@ -10,7 +10,7 @@ from stacks.environment import Environment
 
 AREA = "versions"
 SKYRL_PINS = {
-    "0.4.0": {"ray": "2.57.0", "vllm": "0.30.0", "torch": "2.13.0", "peft": "0.18.1"},
+    "0.4.0": {"ray": "2.57.0", "vllm": "0.30.0", "torch": "2.13.0", "peft": "0.18.1", "flash-attn": "2.8.3"},
 }
 """From the metadata of SkyRL's wheel, extra `fsdp`."""
 AMI_DRIVER = (580, 167, 8)

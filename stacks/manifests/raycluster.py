@@ -9,6 +9,9 @@ from stacks.queues import queue_labels
 from training.errors import ConfigError
 from training.recipe import Topology
 
+ENDPOINT_ANNOTATION = "access.sagemaker.amazonaws.com/enabled"
+"""Asks the Ray endpoint operator for a link that only whoever made the cluster can open."""
+
 # NCCL must not pick the interfaces of pods' own bridges.
 _WORKER_ENV = {"NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
 
@@ -35,7 +38,12 @@ def build(
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
-        "metadata": {"name": name, "namespace": outputs.namespace, "labels": MANAGED_BY | queue},
+        "metadata": {
+            "name": name,
+            "namespace": outputs.namespace,
+            "labels": MANAGED_BY | queue,
+            **({"annotations": {ENDPOINT_ANNOTATION: "true"}} if environment.domain else {}),
+        },
         "spec": {
             "rayVersion": environment.ray.version,
             "authOptions": {"mode": "token"},

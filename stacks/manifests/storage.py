@@ -6,6 +6,8 @@ from typing import Any
 from stacks.manifests.pods import MANAGED_BY, SHARED_CLAIM
 
 _OPERATOR_NAMESPACE = "kuberay-operator"
+ENDPOINT_NAMESPACE = "hyperpod-ray"
+"""Where the Ray endpoint operator and its proxy run, when the environment has a domain."""
 _OBSERVABILITY_NAMESPACE = "hyperpod-observability"
 
 
@@ -17,6 +19,7 @@ def build(
     file_system_mount_name: str,
     capacity_gib: int,
     service_accounts: Sequence[str],
+    ray_endpoints: bool = False,
 ) -> list[dict[str, Any]]:
     """Namespace, a static volume with its claim `shared`, service accounts and network policies, in order.
 
@@ -59,7 +62,7 @@ def build(
         volume,
         claim,
         *(service_account(namespace, name) for name in service_accounts),
-        *network_policies(namespace),
+        *network_policies(namespace, ray_endpoints=ray_endpoints),
     ]
 
 
@@ -73,16 +76,24 @@ def service_account(namespace: str, name: str) -> dict[str, Any]:
     }
 
 
-def network_policies(namespace: str) -> list[dict[str, Any]]:
-    """Pods of the namespace reach each other; from outside only the operator and the metrics collector do.
+def network_policies(namespace: str, *, ray_endpoints: bool = False) -> list[dict[str, Any]]:
+    """Ray's pods reach each other; everybody else reaches what they are named for here, and nothing more.
 
-    Ray's ports execute code for whoever reaches them, so nothing else in the cluster may.
+    Ray's ports (8265, 10001, 6379 and those of its workers) execute code for whoever reaches them. Other pods
+    of the namespace may ask the served model, and that is all.
     """
-    return [
-        _ingress(namespace, "within-namespace", [{"podSelector": {}}], ports=()),
+    ray_pods = {"podSelector": {"matchLabels": {"ray.io/is-ray-node": "yes"}}}
+    policies = [
+        _ingress(namespace, "ray", [ray_pods], ports=()),
+        _ingress(namespace, "served-model", [{"podSelector": {}}], ports=(8000,)),
         _ingress(namespace, "operator", [_from_namespace(_OPERATOR_NAMESPACE)], ports=(8265, 52365, 8000)),
         _ingress(namespace, "metrics", [_from_namespace(_OBSERVABILITY_NAMESPACE)], ports=(8080,)),
     ]
+    if ray_endpoints:
+        policies.append(
+            _ingress(namespace, "ray-links", [_from_namespace(ENDPOINT_NAMESPACE)], ports=(8265,))
+        )
+    return policies
 
 
 def _namespace(name: str) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def outputs() -> Outputs:
         serve_repository_uri="123456789012.dkr.ecr.us-west-2.amazonaws.com/skypod-paper/serve",
         train_build_project="skypod-paper-train-image",
         serve_build_project="skypod-paper-serve-image",
+        train_image_tag="0123456789abcdef-0123456789abcdef",
+        serve_image_tag="0123456789abcdef",
         eks_cluster_name="skypod-paper",
         eks_cluster_arn="arn:aws:eks:us-west-2:123456789012:cluster/skypod-paper",
         hyperpod_cluster_name="skypod-paper",

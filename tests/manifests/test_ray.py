@@ -7,8 +7,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from stacks.environment import Environment, Governance, InstanceGroup, Team
+from stacks.environment import Environment, InstanceGroup
 from stacks.manifests import raycluster, rayservice
+from stacks.optional import Governance, Team
 from stacks.outputs import Outputs
 from tests.manifests.conftest import ROOT
 from training.errors import ConfigError

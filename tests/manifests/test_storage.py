@@ -56,4 +56,23 @@ def test_only_the_operator_and_the_collector_reach_the_pods_from_outside(manifes
     }
     assert outside == {"kuberay-operator": {8265, 52365, 8000}, "hyperpod-observability": {8080}}
     inside = [rule for rule in rules if "namespaceSelector" not in rule["from"][0]]
-    assert inside == [{"from": [{"podSelector": {}}]}]
+    ray, model = inside
+    assert ray == {"from": [{"podSelector": {"matchLabels": {"ray.io/is-ray-node": "yes"}}}]}
+    assert model["from"] == [{"podSelector": {}}]
+    assert [port["port"] for port in model["ports"]] == [8000]
+
+
+def test_every_policy_selects_every_pod_so_that_what_none_names_is_refused(manifests):
+    policies = [m["spec"] for m in manifests if m["kind"] == "NetworkPolicy"]
+    assert all(spec["podSelector"] == {} and spec["policyTypes"] == ["Ingress"] for spec in policies)
+
+
+def test_the_proxy_of_ray_links_reaches_dashboards_only_when_there_is_one():
+    def reached(ray_endpoints: bool) -> dict[str, list[int]]:
+        return {
+            policy["metadata"]["name"]: [p["port"] for p in policy["spec"]["ingress"][0].get("ports", [])]
+            for policy in storage.network_policies("skypod", ray_endpoints=ray_endpoints)
+        }
+
+    assert "ray-links" not in reached(False)
+    assert reached(True)["ray-links"] == [8265]

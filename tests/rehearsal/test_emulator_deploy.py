@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cdk_app import names, outputs, readback, residue, settings
+from cdk_app import images, names, outputs, readback, residue, settings
 from rehearsal import deploy
 from rehearsal.aws.codebuild import NOT_EXECUTED
 from rehearsal.aws.process import EmulatedAws
@@ -65,6 +65,11 @@ OPTIONAL = """
 instance_type = "ml.g7e.4xlarge"
 count = 1
 gpus = 1
+
+[domain]
+name = "ray.example.com"
+hosted_zone_id = "Z0123456789ABCDEFGHIJ"
+certificate_arn = "arn:aws:acm:us-west-2:000000000000:certificate/01234567-89ab-cdef-0123-456789abcdef"
 
 [studio]
 enabled = true
@@ -155,6 +160,8 @@ def test_image_builds_are_checked_and_push_nothing(deployed: Deployment, image: 
     assert ran["contexts"][0]["message"] == NOT_EXECUTED
     repository = names.of(deployed.environment, deployed.aws.account).repository(image)
     assert session.client("ecr").list_images(repositoryName=repository)["imageIds"] == []
+    with pytest.raises(SubstrateError, match=f"the {image} image of the deployed sources was not built"):
+        images.require(session, found, image)
 
 
 BUDGET = ("monthly_budget_usd = 5000", "monthly_budget_usd = 6000")

@@ -89,6 +89,10 @@ def everything() -> Synthesized:
                 "guardrails.budget_covers": "environment",
                 "guardrails.termination_protection": True,
                 "observability.alert_email": "oncall@example.com",
+                "domain.name": "ray.example.com",
+                "domain.hosted_zone_id": "Z0123456789ABCDEFGHIJ",
+                "domain.certificate_arn": "arn:aws:acm:us-west-2:123456789012:certificate/"
+                "01234567-89ab-cdef-0123-456789abcdef",
             },
         )
     )

@@ -1,11 +1,12 @@
 """The parts that a platform team turns on: private control plane, endpoints, flow logs, more node groups."""
 
 import json
+import re
 
 import pytest
 
 from cdk_app import settings
-from tests.synth.conftest import Synthesized, synthesize
+from tests.synth.conftest import ROOT, Synthesized, synthesize
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +115,83 @@ def test_addons_are_pinned_where_the_settings_say_so(production: Synthesized):
     }
     assert versions["vpc-cni"] == "v1.20.0-eksbuild.1"
     assert versions["kube-proxy"] is None
+
+
+def test_ray_links_come_up_in_the_order_that_they_need_each_other(everything: Synthesized):
+    resources = everything.templates["endpoint"]["Resources"]
+    addons = {r["Properties"]["AddonName"]: i for i, r in resources.items() if r["Type"] == "AWS::EKS::Addon"}
+    charts = {
+        json.dumps(r["Properties"]["Variables"]).split("RELEASE")[1].split('\\"')[2]: i
+        for i, r in resources.items()
+        if r["Type"] == "Custom::Chart"
+    }
+    spaces = set(resources[addons["amazon-sagemaker-spaces"]]["DependsOn"])
+    assert {addons["cert-manager"], addons["external-dns"], charts["aws-load-balancer-controller"]} <= spaces
+    endpoints = resources[charts["hyperpod-ray-endpoint-operator"]]["DependsOn"]
+    assert addons["amazon-sagemaker-spaces"] in endpoints
+    assert "operators" in everything.after["endpoint"]
+    for release in charts.values():
+        assert any(
+            resources[i]["Type"] == "AWS::EKS::PodIdentityAssociation"
+            for i in resources[release]["DependsOn"]
+        )
+
+
+def test_links_stay_inside_the_vpc_unless_the_settings_say_otherwise(everything: Synthesized):
+    (spaces,) = [
+        r["Properties"]["ConfigurationValues"]
+        for part, _, r in everything.resources("AWS::EKS::Addon")
+        if r["Properties"]["AddonName"] == "amazon-sagemaker-spaces"
+    ]
+    assert '"scheme": "internal"' in json.dumps(spaces).replace("\\", "")
+    assert "kubernetes.io/role/elb" not in json.dumps(everything.templates["network"])
+
+
+def test_the_load_balancer_controller_changes_only_what_it_made(everything: Synthesized):
+    (policy,) = [
+        r["Properties"]["PolicyDocument"]["Statement"]
+        for part, i, r in everything.resources("AWS::IAM::Policy")
+        if i.startswith("LoadBalancing")
+    ]
+    for statement in policy:
+        actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+        if any(
+            ("Delete" in action and "SecurityGroup" in action) or "DeleteLoad" in action for action in actions
+        ):
+            assert "aws:ResourceTag/elbv2.k8s.aws/cluster" in statement["Condition"]["Null"], actions
+        assert statement["Resource"] != "*" or all("Describe" in action for action in actions), actions
+
+
+def test_a_build_is_tagged_by_all_of_its_sources(paper: Synthesized):
+    for image, parts in (("train", 2), ("serve", 1)):
+        (project,) = [
+            r["Properties"]
+            for _, i, r in paper.resources("AWS::CodeBuild::Project")
+            if i.startswith(image.capitalize())
+        ]
+        variables = {v["Name"]: v["Value"] for v in project["Environment"]["EnvironmentVariables"]}
+        tag = paper.templates["images"]["Outputs"][f"{image.capitalize()}ImageTag"]["Value"]
+        assert variables["IMAGE_TAG"] == tag
+        assert re.fullmatch("-".join(["[0-9a-f]{16}"] * parts), tag)
+        assert len(project.get("SecondarySources", [])) == parts - 1
+
+
+STATELESS = ("AWS::Budgets", "AWS::CloudWatch", "AWS::CodeBuild", "AWS::EC2", "AWS::EKS", "AWS::Events")
+STATELESS += ("AWS::IAM", "AWS::Lambda", "AWS::S3::BucketPolicy", "AWS::SNS", "AWS::SageMaker", "Custom::")
+"""Types that hold nothing beyond their templates: disks of nodes are scratch, and Studio has no homes."""
+
+
+def test_the_documentation_says_what_happens_to_every_type_that_holds_data(everything: Synthesized):
+    page = (ROOT / "docs" / "reference" / "stacks.md").read_text().partition("## What happens to data")[2]
+    rows = [line.split("|")[1] for line in page.splitlines() if "`AWS::" in line]
+    stated = {name for row in rows for name in row.split("`")[1::2]}
+    held = {
+        resource["Type"]
+        for template in everything.templates.values()
+        for resource in template["Resources"].values()
+        if not resource["Type"].startswith(STATELESS)
+    }
+    assert held == stated
+    for resource_type in stated:
+        for part, logical_id, resource in everything.resources(resource_type):
+            assert resource["DeletionPolicy"] == resource["UpdateReplacePolicy"], f"{part}/{logical_id}"
