@@ -52,8 +52,8 @@ def describe(decision: Decision) -> list[str]:
         if looks > 1:
             split = decision.thresholds["split"]
             lines.append(f"{looks} candidates or outcomes of {run} saw {split}: adjusted for all of them.")
-    verdict = "Passed" if decision.passed else f"Refused: {len(decision.unmet)} conditions do not hold"
-    return [*lines, f"{verdict}."]
+    unmet, of = len(decision.unmet), len(decision.conditions)
+    return [*lines, f"Refused: {unmet} of {of} conditions unmet." if unmet else "Passed."]
 
 
 def _line(condition: Condition, several: bool) -> str:
