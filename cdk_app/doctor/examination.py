@@ -8,6 +8,7 @@ from cdk_app import names
 from cdk_app.doctor import (
     account,
     cost,
+    domain,
     exposure,
     fit,
     images,
@@ -48,6 +49,8 @@ def of_account(aws: Aws, environment: Environment, who: account.Identity | Unkno
     yield [kubernetes.check_support(environment, supported), *addons]
     if signs_in := _sign_in(aws, environment):
         yield signs_in
+    if wanted := environment.domain:
+        yield domain.check(wanted, domain.zone(aws, wanted), domain.certificate(aws, wanted))
 
 
 def of_settings(environment: Environment) -> Iterator[Area]:

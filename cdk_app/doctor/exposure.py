@@ -7,14 +7,14 @@ AREA = "settings"
 
 
 def check(environment: Environment) -> list[Finding]:
-    cidrs = environment.eks.public_access_cidrs
+    public, cidrs = environment.eks.public_access, environment.eks.public_access_cidrs
     email = environment.observability.alert_email
     return [
         judge(
             AREA,
             "cluster endpoint",
-            "0.0.0.0/0" not in cidrs,
-            f"open to {', '.join(cidrs)}",
+            not public or "0.0.0.0/0" not in cidrs,
+            f"open to {', '.join(cidrs)}" if public else "answers inside the VPC only",
             needed="the networks that deploy and submit",
             remedy="set eks.public_access_cidrs to your own, for example that of "
             "`curl -s https://checkip.amazonaws.com`, as a.b.c.d/32",

@@ -18,7 +18,10 @@ def check_pods(environment: Environment) -> list[Finding]:
     pods = {
         "head": (environment.hyperpod.head, environment.ray.head),
         "worker": (environment.hyperpod.gpu, environment.ray.worker),
-        "serving replica": (environment.hyperpod.gpu, environment.serving.replica),
+        "serving replica": (
+            environment.hyperpod.groups[environment.hyperpod.replica_group],
+            environment.serving.replica,
+        ),
     }
     return [_pod(name, group, pod) for name, (group, pod) in pods.items()]
 
@@ -74,7 +77,8 @@ def check_topology(environment: Environment, recipe: Recipe) -> list[Finding]:
     episodes, per_rank = opt.mazes_per_step * n, opt.mini_batch_mazes * n // top.ranks
     batches = f"{episodes} episodes a step, {opt.mazes_per_step // opt.mini_batch_mazes} updates, "
     batches += f"{per_rank} episodes a GPU and update in micro-batches of {opt.micro_batch_episodes}"
-    free = group.count * group.gpus - top.ranks
+    own = environment.hyperpod.serving
+    free = own.count * own.gpus if own else group.count * group.gpus - top.ranks
     replicas = environment.serving.replicas * environment.serving.gpus_per_replica
     return [
         room,
@@ -85,7 +89,7 @@ def check_topology(environment: Environment, recipe: Recipe) -> list[Finding]:
             free >= replicas,
             f"{max(free, 0)} GPUs are free while this trains",
             needed=f"{replicas}",
-            remedy="delete the RayCluster before serving, or raise hyperpod.gpu.count",
+            remedy="delete the RayCluster before serving, raise hyperpod.gpu.count, or set hyperpod.serving",
             warn=True,
         ),
     ]

@@ -197,6 +197,16 @@ def test_open_endpoints_and_mute_alerts_are_warned_about():
         {"eks.public_access_cidrs": ["198.51.100.7/32"], "observability.alert_email": "a@example.org"},
     )
     assert {f.status for f in exposure.check(careful)} == {OK}
+    private = settings.load("paper", {"eks.public_access": False})
+    assert exposure.check(private)[0].status is OK
+
+
+def test_replicas_are_weighed_against_the_nodes_that_they_run_on():
+    own = {"instance_type": "ml.g7e.2xlarge", "count": 1, "gpus": 1}
+    small = settings.load("paper", {"hyperpod.serving": own})
+    replica = fit.check_pods(small)[-1]
+    assert replica.status is FAILED
+    assert "ml.g7e.2xlarge" in replica.check
 
 
 def test_all_instance_groups_are_seen(environment):
