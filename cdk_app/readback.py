@@ -130,6 +130,8 @@ def _eks(subject: _Subject) -> Iterator[Check]:
     asked = _joined(settings.public_access_cidrs) if settings.public_access else "nowhere"
     allowed = _joined(reached["publicAccessCidrs"]) if reached["endpointPublicAccess"] else "nowhere"
     yield Check("EKS public access from", asked, allowed)
+    for name, version in settings.addon_versions.items():
+        yield Check(f"version of add-on {name}", version, _addon(subject, name)["addonVersion"])
     yield Check("EKS address block", subject.outputs.vpc_id, cluster["resourcesVpcConfig"]["vpcId"])
     accounts = (subject.outputs.training_service_account, subject.outputs.serving_service_account)
     listed = client.list_pod_identity_associations(clusterName=subject.outputs.eks_cluster_name)[
@@ -139,6 +141,21 @@ def _eks(subject: _Subject) -> Iterator[Check]:
     for account in accounts:
         name = f"{subject.environment.namespace}/{account}"
         yield Check(f"role of service account {name}", "bound", "bound" if name in bound else "missing")
+
+
+def _addon(subject: _Subject, name: str) -> dict[str, Any]:
+    named = subject.outputs.eks_cluster_name
+    return subject.client("eks").describe_addon(clusterName=named, addonName=name)["addon"]
+
+
+def _endpoint(subject: _Subject) -> Iterator[Check]:
+    for name in ("cert-manager", "external-dns", "amazon-sagemaker-spaces"):
+        yield Check(f"add-on {name}", "ACTIVE", _addon(subject, name)["status"])
+    web = json.loads(_addon(subject, "amazon-sagemaker-spaces")["configurationValues"])
+    web = web["jupyter-k8s-aws-hyperpod"]["clusterWebUI"]
+    domain = subject.environment.domain
+    yield Check("Ray links' domain", domain.name if domain else "none", web["domain"])
+    yield Check("Ray links' load balancer", domain.scheme if domain else "none", web["alb"]["scheme"])
 
 
 def _hyperpod(subject: _Subject) -> Iterator[Check]:
@@ -305,6 +322,7 @@ _READERS: dict[str, Callable[[_Subject], Iterator[Check]]] = {
     "images": _images,
     "eks": _eks,
     "hyperpod": _hyperpod,
+    "endpoint": _endpoint,
     "access": _access,
     "observability": _observability,
     "collector": _collector,

@@ -84,7 +84,10 @@ gpu_nodes = 3
 ZONES = 'zones = ["us-west-2a", "us-west-2b"]'
 ON = (
     (ZONES, f"{ZONES}\ninterface_endpoints = true\nflow_logs = true"),
-    ('public_access_cidrs = ["0.0.0.0/0"]', "public_access = false"),
+    (
+        'public_access_cidrs = ["0.0.0.0/0"]',
+        'public_access = false\naddon_versions = { kube-proxy = "v1.35.0-eksbuild.2" }',
+    ),
 )
 NAMESPACE = ('namespace = "skypod"', 'namespace = "hyperpod-ns-research"')
 KUEUE = "/apis/apps/v1/namespaces/kueue-system/deployments/kueue-controller-manager"
