@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ from rehearsal.tiny import tokenizer as words
 from rehearsal.tiny.demonstrators import Habits
 from rehearsal.tiny.learn import Schedule
 from rehearsal.tiny.play import play
-from training import evaluate, lineage, recipe, seal, splits
+from training import lineage, plays, recipe, splits
 from training.errors import DataError, SkypodError
 from training.evaluate import Conversation, EvaluationSettings
 from training.files import read_json, tree_digest, write_json
+from training.plays import Play
 
 FILE, COST = "comparison.json", "cost.json"
 SPLITS = ("test", "test-512")
@@ -111,30 +113,29 @@ class _Script:
         return [answers[turn] if turn < len(answers) else "" for answers, turn in turns]
 
 
+def _script(policy: Any, tasks: Sequence[Any], max_turns: int) -> _Script:
+    """What a policy answers in games that the fast player plays now."""
+    played = play(policy, boards.patches(), fields.from_mazes(tasks), max_turns)
+    texts = (*words.ACTION_TEXTS, "")  # the last is for -1: an answer that was no action, or none
+    answers = {
+        task.digest: [texts[action] for action in actions]
+        for task, actions in zip(tasks, played.actions, strict=True)
+    }
+    return _Script(answers)
+
+
 def judge(run_dir: Path, policy: Any, name: str) -> dict[str, Any]:
     """Play a policy on the sealed splits of a run, under `<name>-<split>`; returns {split: summary}."""
     chosen = recipe.read_resolved(run_dir / "recipe.json").environment
     candidate = f"{name}:{_digest(policy)}"
     found = {}
     for split in SPLITS:
-        label = f"{name}-{split}"
-        path = run_dir / "evaluations" / f"{label}.jsonl"
-        seal.check(run_dir, candidate, split, label)
         tasks = [splits.row_task(row) for row in lineage.read_split(run_dir, split)]
-        played = play(policy, boards.patches(), fields.from_mazes(tasks), chosen.max_turns)
-        texts = (*words.ACTION_TEXTS, "")  # the last is for -1: an answer that was no action, or none
-        answers = {
-            task.digest: [texts[action] for action in actions]
-            for task, actions in zip(tasks, played.actions, strict=True)
-        }
         settings = EvaluationSettings(
             chosen.make(), max_turns=chosen.max_turns, reward=chosen.reward, policy=candidate
         )
-        records = evaluate.play(_Script(answers), tasks, settings, records_path=path)
-        found[split] = evaluate.summarize(records).to_json()
-        write_json(path.with_suffix(".summary.json"), found[split])
-        lineage.record_evaluation(run_dir, label, path, {"split": split, **found[split]})
-        seal.log(run_dir, candidate, split, label, path)
+        what = Play(split, f"{name}-{split}", tasks, settings, sealed_as=candidate)
+        found[split] = plays.perform(run_dir, what, partial(_script, policy, tasks, chosen.max_turns))
     return found
 
 
