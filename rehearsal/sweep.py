@@ -100,6 +100,8 @@ def _run(
             steps.append((f"Seed {seed}: evaluate, train with SkyRL, evaluate", _train(runs)))
             session.run(steps, r)
             stages.forget_scratch(r)
+            write_json(r.run_dir / "timings.json", session.shown.timings()[-len(steps) :])
+            report.write(r.run_dir)
             write_json(path, sweep.collect(name, order.recipe, runs))
         session.run([RAY_DOWN, TEAR_DOWN])
     write_json(path.with_name("timings.json"), session.shown.timings())

@@ -202,7 +202,11 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
         yield Session()
 
     monkeypatch.setattr(sweep_command, "begun", begun)
-    monkeypatch.setattr(sweep_command, "replace", lambda r, recipe, run: SimpleNamespace(run=run))
+
+    def run_of(session, recipe, run):
+        return SimpleNamespace(run=run, run_dir=root / run)
+
+    monkeypatch.setattr(sweep_command, "replace", run_of)
     monkeypatch.setattr(sweep_command.stages, "forget_scratch", lambda r: None)
     order = Order(chosen, RECIPES / "maze-smoke.toml", "paper", None, None, SimpleNamespace(runs=root))
     monkeypatch.setattr(Order, "read", lambda *arguments: order)
@@ -215,6 +219,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
     ]
     found = json.loads((root / "sweeps" / "s" / "sweep.json").read_text())
     assert found["missing"] == []
+    assert (runs[2] / "report.html").is_file() and (root / "s-seed3" / "report.html").is_file()
     assert found["spread"]["test"]["final"]["values"] == [60 / 64, 1.0, 62 / 64, 62 / 64]
     performed.clear()
     for seeds in ("0,1,2,3", "1"):  # one that was begun stays in the result
