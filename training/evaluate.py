@@ -85,6 +85,14 @@ class EvaluationSettings:
         parts["options"] = self.environment.options
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
+    def made(self, record: "EvaluationRecord") -> bool:
+        """Whether a record is of these settings in what it says of each, not only by their digest."""
+        environment = self.environment
+        stated = (record.settings, record.policy, record.max_turns, record.reward)
+        rules = (self.digest, self.policy, self.max_turns, self.reward)
+        where = (record.environment, record.options)
+        return stated == rules and where == (environment.name, environment.options)
+
 
 @dataclass(frozen=True)
 class EvaluationRecord:
@@ -382,7 +390,7 @@ def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Task]) ->
     records = read_records(path)
     found = {record.key: record for record in records}
     strangers = found.keys() - tasks.keys()
-    if len(found) != len(records) or strangers or any(r.settings != settings.digest for r in records):
+    if len(found) != len(records) or strangers or not all(map(settings.made, records)):
         raise DataError(
             f"{path.name} holds records of another evaluation "
             f"({len(records)} records, {len(strangers)} of other tasks, "

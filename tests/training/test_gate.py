@@ -121,6 +121,28 @@ def test_evaluations_of_another_adapter_are_refused(run):
     assert "baseline" not in told
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_turns": 40},
+        {"reward": "solve-v1"},
+        {"environment": "maze-visgym", "options": {}},
+        {"options": {"squares_per_move": 2, "cell_px": 20, "wall_px": 2}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_rules_under_the_settings_digest_are_refused(run, change, monkeypatch):
+    """Replayed by its own words a record is consistent; it has to be of the recipe's rules as well."""
+    monkeypatch.setattr("training.evaluate._not_replayed", lambda record: [])
+    forge(run, "final", lambda lines: [line.update(change) for line in lines], ["manifest", "seal"])
+    refused(run, "final was not played by .* by the recipe's rules .* 64 episodes")
+
+
+def test_tasks_that_were_shown_otherwise_are_refused(run):
+    forge(run, "final", lambda lines: lines[0]["task"].update(palette="dusk"), ["manifest", "seal"])
+    refused(run, "final shows 1 tasks otherwise than test does")
+
+
 def test_a_play_that_only_the_seal_knows_as_another_policys_is_refused(run):
     def change(manifest):
         for play in manifest["test_plays"]:

@@ -238,17 +238,22 @@ def _evaluation(
     rules = evidence.recipe.environment
     settings = EvaluationSettings(
         rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy
-    ).digest
-    odd = {record.settings for record in records} - {settings}
-    if odd or any(record.policy != policy for record in records):
+    )
+    odd = [record for record in records if not settings.made(record)]
+    if odd:
+        one = odd[0]
         raise DataError(
             f"{at} was not played by {policy}, greedily, by the recipe's rules and this version of Skypod: "
-            f"settings {', '.join(sorted(odd)) or 'alike'}, {settings} expected"
+            f"{len(odd)} episodes, the first by {one.policy} in {one.max_turns} turns of {one.environment} "
+            f"{one.options} for {one.reward}, settings {one.settings}, {settings.digest} expected"
         )
     tasks, keys = evidence.keys(split), [record.key for record in records]
     if len(keys) != len(tasks) or set(keys) != tasks:
         found = len(tasks & set(keys))
         raise DataError(f"{at} holds {len(keys)} episodes, of {found} of the {len(tasks)} tasks of {split}")
+    shown = {row["digest"]: row["task"] for row in evidence.rows[split]}
+    if odd := [record.digest for record in records if record.task != shown[record.digest]]:
+        raise DataError(f"{at} shows {len(odd)} tasks otherwise than {split} does, {odd[0]} first")
     return records
 
 
