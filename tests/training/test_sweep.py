@@ -219,7 +219,8 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
     ]
     found = json.loads((root / "sweeps" / "s" / "sweep.json").read_text())
     assert found["missing"] == []
-    assert (runs[2] / "report.html").is_file() and (root / "s-seed3" / "report.html").is_file()
+    assert (runs[2] / "report.html").is_file()
+    assert (root / "s-seed3" / "report.html").is_file()
     assert found["spread"]["test"]["final"]["values"] == [60 / 64, 1.0, 62 / 64, 62 / 64]
     performed.clear()
     for seeds in ("0,1,2,3", "1"):  # one that was begun stays in the result
