@@ -47,7 +47,7 @@ TEACHERS = {"imitation": habits.SHOWN, "oracle": Habits()}
 NAMES = ("perception", *TEACHERS)
 _CALIBRATION_STEPS = 20
 _GENEROUS = 1.3
-"""Steps are counted in advance, and games get shorter while habits are learned: so imitation gets its share."""
+"""Steps are counted in advance, and games get shorter while habits are learned: imitation gets its share."""
 _LOOKS = 10
 
 
