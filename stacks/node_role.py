@@ -45,8 +45,10 @@ def node_role(stack: SkypodStack, *, network: NetworkStack, lifecycle_bucket: s3
         # Describe calls and the registry's login know no resources.
         (_DESCRIBE, ["*"]),
         (["ecr:GetAuthorizationToken"], ["*"]),
-        (["ec2:DetachNetworkInterface"], ["*"]),
-        (["ec2:AttachNetworkInterface"], [f"{ec2_arn}:instance/*", f"{ec2_arn}:network-interface/*"]),
+        (
+            ["ec2:AttachNetworkInterface", "ec2:DetachNetworkInterface"],
+            [f"{ec2_arn}:instance/*", f"{ec2_arn}:network-interface/*"],
+        ),
         (["ec2:CreateTags"], [f"{ec2_arn}:network-interface/*"]),
         (
             _INTERFACES,

@@ -64,6 +64,27 @@ def synthesize(environment: Environment) -> Synthesized:
     )
 
 
+def everything_on() -> Environment:
+    """The paper environment with every optional part on."""
+    return settings.load(
+        "paper",
+        {
+            "name": "everything",
+            "namespace": "hyperpod-ns-research",
+            "studio.enabled": True,
+            "governance.enabled": True,
+            "governance.teams": [{"name": "research", "head_nodes": 1, "gpu_nodes": 3}],
+            "guardrails.budget_covers": "environment",
+            "guardrails.termination_protection": True,
+            "observability.alert_email": "oncall@example.com",
+            "domain.name": "ray.example.com",
+            "domain.hosted_zone_id": "Z0123456789ABCDEFGHIJ",
+            "domain.certificate_arn": "arn:aws:acm:us-west-2:123456789012:certificate/"
+            "01234567-89ab-cdef-0123-456789abcdef",
+        },
+    )
+
+
 @pytest.fixture(scope="session")
 def paper() -> Synthesized:
     return synthesize(settings.load("paper"))
@@ -76,26 +97,7 @@ def dev() -> Synthesized:
 
 @pytest.fixture(scope="session")
 def everything() -> Synthesized:
-    """The paper environment with every optional part on."""
-    return synthesize(
-        settings.load(
-            "paper",
-            {
-                "name": "everything",
-                "namespace": "hyperpod-ns-research",
-                "studio.enabled": True,
-                "governance.enabled": True,
-                "governance.teams": [{"name": "research", "head_nodes": 1, "gpu_nodes": 3}],
-                "guardrails.budget_covers": "environment",
-                "guardrails.termination_protection": True,
-                "observability.alert_email": "oncall@example.com",
-                "domain.name": "ray.example.com",
-                "domain.hosted_zone_id": "Z0123456789ABCDEFGHIJ",
-                "domain.certificate_arn": "arn:aws:acm:us-west-2:123456789012:certificate/"
-                "01234567-89ab-cdef-0123-456789abcdef",
-            },
-        )
-    )
+    return synthesize(everything_on())
 
 
 @pytest.fixture(scope="session")
