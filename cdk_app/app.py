@@ -60,7 +60,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
     guardrails = GuardrailsStack(*common)
     storage = StorageStack(*common, network=network)
     images = ImagesStack(*common)
-    eks = EksStack(*common, network=network, storage=storage)
+    eks = EksStack(*common, network=network)
     hyperpod = HyperPodStack(*common, network=network, storage=storage, eks=eks)
     # No node starts before there is a budget that says so.
     hyperpod.add_stack_dependency(guardrails)

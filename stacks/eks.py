@@ -3,8 +3,10 @@
 import json
 from typing import Any
 
+import aws_cdk as cdk
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.base import SkypodStack
@@ -13,7 +15,6 @@ from stacks.environment import Environment
 from stacks.names import Names
 from stacks.network import NetworkStack
 from stacks.objects import KubeObjectTool
-from stacks.storage import StorageStack
 
 _LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 # coredns stays degraded until nodes come; nodes need the other three to join.
@@ -64,10 +65,18 @@ class EksStack(SkypodStack):
         names: Names,
         *,
         network: NetworkStack,
-        storage: StorageStack,
     ):
         super().__init__(scope, environment, names)
         settings = environment.eks
+        # Its own key, not that of the data: the control plane is then made beside Lustre, not after it.
+        key = kms.Key(
+            self,
+            "SecretsKey",
+            description=f"{names.prefix}: Kubernetes secrets",
+            enable_key_rotation=True,
+            pending_window=cdk.Duration.days(7),
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+        )
         role = iam.Role(
             self,
             "ClusterRole",
@@ -83,7 +92,7 @@ class EksStack(SkypodStack):
                     "kms:ListGrants",
                     "kms:CreateGrant",
                 ],
-                resources=[storage.key.key_arn],
+                resources=[key.key_arn],
             )
         )
         log_group = self.log_group("ControlPlaneLog", names.eks_log_group)
@@ -101,7 +110,7 @@ class EksStack(SkypodStack):
             ),
             encryption_config=[
                 cluster.EncryptionConfigProperty(
-                    provider=cluster.ProviderProperty(key_arn=storage.key.key_arn), resources=["secrets"]
+                    provider=cluster.ProviderProperty(key_arn=key.key_arn), resources=["secrets"]
                 )
             ],
             # Public as well by default, because the researcher's client comes from outside the VPC.

@@ -31,7 +31,7 @@ class StorageStack(SkypodStack):
         self.key = kms.Key(
             self,
             "Key",
-            description=f"{names.prefix}: file system and Kubernetes secrets",
+            description=f"{names.prefix}: file system",
             enable_key_rotation=True,
             pending_window=cdk.Duration.days(7),
             removal_policy=self.data_removal,
