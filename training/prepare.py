@@ -7,6 +7,7 @@ from training import lineage, recipe, splits
 from training.audits import ancestry, contamination, reward
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
+from training.files import tree_digest
 from training.gate.thresholds import check_attainable
 from training.recipe import Recipe
 
@@ -58,5 +59,7 @@ def _fill(chosen: Recipe, folder: Path, base_dir: Path, image: str, source: Path
         shutil.copyfile(source, folder / "recipe.toml")
     lineage.create(folder, chosen, base_dir=base_dir, image=image, data_digests=digests)
     reports = {name: audit.to_json() for name, audit in audits.items()}
-    lineage.update(folder, ceilings=ceilings, audits=reports)
+    lineage.update(
+        folder, ceilings=ceilings, audits=reports, ancestry=tree_digest(folder / contamination.FOLDER)
+    )
     return ceilings

@@ -11,6 +11,7 @@ from cdk_app.gate import gate
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
 from training import lineage, prepare, recipe, splits
+from training.audits import ancestry
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
 from training.files import tree_digest
@@ -141,6 +142,70 @@ def test_other_rules_under_the_settings_digest_are_refused(run, change, monkeypa
 def test_tasks_that_were_shown_otherwise_are_refused(run):
     forge(run, "final", lambda lines: lines[0]["task"].update(palette="dusk"), ["manifest", "seal"])
     refused(run, "final shows 1 tasks otherwise than test does")
+
+
+def hide(manifest, label, *sections):
+    """Takes the traces of a play out of the manifest."""
+    manifest["evaluations"].pop(label)
+    for section in sections:
+        manifest[section] = [play for play in manifest[section] if play["label"] != label]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda manifest: hide(manifest, "peek", "test_plays", "test_started"),
+            "evaluations/peek.jsonl holds 64 sealed tasks of a play that is not on record",
+        ),
+        (
+            lambda manifest: manifest["test_plays"].insert(
+                0, manifest["test_plays"][-1] | {"label": "final"}
+            ),
+            "final is 2 times in test_plays",
+        ),
+        (
+            lambda manifest: hide(manifest, "peek", "test_started"),
+            "peek was finished by adapter:10 on test, but never begun",
+        ),
+        (
+            lambda manifest: manifest["test_plays"][-1].update(candidate="base:0"),
+            "peek was played by adapter:10, the seal says base:0",
+        ),
+    ],
+)
+def test_another_candidates_look_cannot_be_hidden_in_part(run, change, told):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    edit(run / "run.json", change)
+    refused(run, told)
+
+
+def test_an_unfinished_play_of_what_is_not_sealed_hides_nothing(run):
+    rows = lineage.read_split(run, "dev")
+    (run / "evaluations" / "half-dev.jsonl").write_text(json.dumps(rows[0]) + '\n{"dig')
+    assert judge([run])[0].passed
+
+
+def test_an_adapter_has_to_be_in_the_run(run, tmp_path):
+    shutil.copytree(run / "adapter", tmp_path / "elsewhere")
+    (run / "adapter" / "more").symlink_to(tmp_path / "elsewhere")
+    refused(run, "the adapter in adapter is not in files of its own within the run")
+    (run / "adapter" / "more").unlink()
+    for folder in (str(tmp_path / "elsewhere"), "../elsewhere", "nowhere"):
+        edit(run / "run.json", lambda manifest, folder=folder: manifest["adapter"].update(folder=folder))
+        refused(run, "is not in files of its own within the run")
+
+
+def test_what_the_base_was_taught_stays_what_it_was(run):
+    ancestry.declare(run / "ancestry", [])
+    refused(run, "the base model's ancestry was changed or is gone since the run was prepared")
+    edit(run / "run.json", lambda manifest: manifest.pop("ancestry"))
+    refused(run, r"what the base was taught \(declared\) is not what the contamination audit noted")
+
+
+def test_a_split_without_a_noted_digest_is_refused(run):
+    edit(run / "run.json", lambda manifest: manifest["data"].update(test=None))
+    refused(run, "split test.jsonl was changed")
 
 
 def test_a_play_that_only_the_seal_knows_as_another_policys_is_refused(run):
@@ -284,8 +349,15 @@ def test_runs_that_cannot_be_judged_together_are_refused(run, other, tmp_path):
     with pytest.raises(ConfigError, match="named twice"):
         judge([run, run])
     copy = shutil.copytree(run, tmp_path / "copy")
-    with pytest.raises(ConfigError, match="hold the same adapter"):
+    with pytest.raises(ConfigError, match="both of a run called 'one'"):
         judge([run, copy])
+    with pytest.raises(ConfigError, match="both of a run called 'one'"):
+        judge([run], copy)
+    edit(copy / "run.json", lambda manifest: manifest.update(run="copy"))
+    with pytest.raises(ConfigError, match="have the same seed 0"):
+        judge([run, copy])
+    with pytest.raises(ConfigError, match="hold the same adapter"):
+        judge([run], copy)
     first, second = evidence.read(run), evidence.read(other)
     evidence.check_comparable(first, second, seeds=True)
     second.recipe = second.recipe.model_copy(
@@ -310,6 +382,10 @@ def test_runs_that_cannot_be_judged_together_are_refused(run, other, tmp_path):
         lambda run: (run / "run.json").write_text('{"run": "one"'),
         lambda run: edit(run / "run.json", lambda manifest: manifest["evaluations"]["final"].pop("records")),
         lambda run: edit(run / "run.json", lambda manifest: manifest.update(audits=["passed"])),
+        lambda run: edit(run / "run.json", lambda manifest: manifest.update(run="x\x1b[2K\rPassed.")),
+        lambda run: edit(run / "run.json", lambda manifest: manifest.pop("created")),
+        lambda run: edit(run / "run.json", lambda manifest: manifest["test_plays"][0].pop("again")),
+        lambda run: (run / "run.json").write_text("[" * 100_000),
     ],
 )
 def test_a_manifest_that_no_run_wrote_is_refused(run, damage):

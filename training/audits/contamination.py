@@ -17,6 +17,7 @@ from training.audits import ancestry
 from training.audits.ancestry import Ancestry, Body, Prints
 from training.environments.base import MIRRORED
 from training.errors import DataError
+from training.files import tree_digest
 from training.splits import Row
 
 TRAIN, EVALUATED = "train", ("dev", "test", "test-512", "ood")
@@ -114,6 +115,9 @@ def audit_run(run_dir: Path) -> Contamination:
     drawn = dict(splits.of_recipe(lineage.read_recipe(run_dir)))
     foreign = [name for name, rows in rows_of.items() if tuple(rows) != tuple(drawn[name])]
     faults = [f"the rows of {name} are not those that the recipe draws" for name in foreign]
+    noted = lineage.read(run_dir).get("ancestry")  # runs of before it was noted have none
+    if noted is not None and tree_digest(run_dir / FOLDER) != noted:
+        faults.append("the base model's ancestry was changed or is gone since the run was prepared")
     return Contamination(**{**vars(found), "faults": (*found.faults, *faults)})
 
 

@@ -5,6 +5,7 @@ A folder is not signed. Whoever rewrites data, records, seal and manifest in agr
 really replay, has played the test; what that means is in docs/how-to/gate.md.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from training.audits import contamination
 from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
 from training.files import file_digest, read_json, tree_digest
+from training.gate import ledger
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
 from training.gate.thresholds import check_attainable
@@ -23,6 +25,8 @@ from training.sweep import seeded
 
 AUDITS = ("contamination", "reward")
 BASE, CANDIDATE = "baseline", "final"
+_PLAY = ("candidate", "split", "label", "records", "played", "again")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass
@@ -73,6 +77,8 @@ class Evidence:
     def to_json(self) -> dict[str, Any]:
         """What a reader needs to find the same evidence: digests, audits, every play of a sealed split."""
         kept = ("split", "policy", "records", "played")
+        if not _NAME.fullmatch(self.run):
+            raise ValueError(f"no run is called {self.run!r}")
         return {
             "created": self.manifest["created"],
             "commit": self.manifest["commit"],
@@ -84,7 +90,7 @@ class Evidence:
             "evaluations": {
                 name: {key: self.manifest["evaluations"][name][key] for key in kept} for name in self.records
             },
-            "plays": self.manifest[seal.PLAYS],
+            "plays": [{key: play[key] for key in _PLAY} for play in self.manifest[seal.PLAYS]],
         }
 
 
@@ -98,7 +104,9 @@ def read(run_dir: Path) -> Evidence:
         raise ConfigError(f"{run_dir} holds no {lineage.MANIFEST}", "name the folder of a run: runs/<id>")
     try:
         evidence = _read(run_dir)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        if not evidence.problems:
+            evidence.to_json()  # every entry that the decision will show is there
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"the files of run {run_dir.name!r} are not as a run writes them: {error!r}",
             "nothing was decided; restore what was changed, or prepare a new run",
@@ -132,6 +140,16 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
 
     With `seeds` they must also have the same recipe, but for its seeds, and the same base.
     """
+    if first.run == other.run:
+        raise ConfigError(
+            f"{first.folder} and {other.folder} are both of a run called {first.run!r}",
+            "name each run once; copies keep the name of the run they were made of",
+        )
+    if seeds and first.recipe.seed == other.recipe.seed:
+        raise ConfigError(
+            f"runs {first.run!r} and {other.run!r} have the same seed {first.recipe.seed}",
+            "one seed played twice says nothing about others; name runs of different seeds",
+        )
     if first.candidate == other.candidate:
         raise ConfigError(
             f"runs {first.run!r} and {other.run!r} hold the same adapter {first.candidate}",
@@ -181,7 +199,14 @@ def _read_splits(evidence: Evidence) -> None:
             evidence.problems.append(error.problem)
     if evidence.problems:
         return
-    evidence.problems += contamination.audit_run(evidence.folder).faults
+    audited = contamination.audit_run(evidence.folder)
+    evidence.problems += audited.faults
+    noted = evidence.manifest.get("audits", {}).get("contamination", {})
+    for of, found in (("declared", audited.declared), ("taught", list(audited.taught))):
+        if of in noted and noted[of] != found:
+            evidence.problems.append(
+                f"what the base was taught ({of}) is not what the contamination audit noted: {found}"
+            )
     rules, gate = evidence.recipe.environment, evidence.recipe.gate
     tasks = [splits.row_task(row) for row in evidence.rows[gate.split]]
     check_attainable(gate, ceiling(rules.make(), tasks, rules.max_turns), len(tasks))
@@ -189,8 +214,15 @@ def _read_splits(evidence: Evidence) -> None:
 
 def _check_adapter(evidence: Evidence) -> None:
     """What would be promoted has to be what was judged."""
-    noted = evidence.manifest["adapter"]
-    found = tree_digest(evidence.folder / noted["folder"])
+    noted, run = evidence.manifest["adapter"], evidence.folder.resolve()
+    folder = run / noted["folder"]
+    files = list(folder.rglob("*"))
+    if not folder.resolve().is_relative_to(run) or any(path.is_symlink() for path in files) or not files:
+        evidence.problems.append(
+            f"the adapter in {noted['folder']} is not in files of its own within the run"
+        )
+        return
+    found = tree_digest(folder)
     if found != noted["digest"]:
         evidence.problems.append(
             f"the adapter in {noted['folder']} was changed or is gone: it is {found[:16]}, the run made "
@@ -199,6 +231,8 @@ def _check_adapter(evidence: Evidence) -> None:
 
 
 def _read_evaluations(evidence: Evidence) -> None:
+    sealed = {row["digest"] for split in seal.SEALED for row in evidence.rows.get(split, ())}
+    evidence.problems += ledger.faults(evidence.folder, evidence.manifest, sealed)
     plays = {play["label"]: play for play in evidence.manifest.get(seal.PLAYS, [])}
     for split in seal.SEALED:
         for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
@@ -236,9 +270,7 @@ def _evaluation(
     if (entry["split"], play["split"]) != (split, split):
         raise DataError(f"{at} is of {entry['split']}, sealed as {play['split']}, not of {split}")
     rules = evidence.recipe.environment
-    settings = EvaluationSettings(
-        rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy
-    )
+    settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy)
     odd = [record for record in records if not settings.made(record)]
     if odd:
         one = odd[0]
