@@ -1,12 +1,19 @@
 """`skypod gate`: does a run's candidate pass, on evidence that a hostile reader would accept?"""
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from training.gate.conditions import Condition
 from training.gate.decision import Decision
+
+if TYPE_CHECKING:
+    from training.evaluate import Policy
+    from training.gate.evidence import Evidence
 
 _run = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -15,10 +22,31 @@ _run = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.argument("run", nargs=-1, required=True, type=_run)
 @click.option("--incumbent", type=_run, help="The run whose adapter is served now.")
 @click.option(
+    "--replay",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Play N random tasks again with base and adapter from disk: every action has to be that on record.",
+)
+@click.option(
+    "--shared",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".rehearsal/shared"),
+    envvar="SKYPOD_SHARED",
+    show_default=True,
+    help="Where the base model of the recipe lies (for --replay).",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="The decision with its evidence, as written to gate.json."
 )
 @click.pass_context
-def gate(ctx: click.Context, run: tuple[Path, ...], incumbent: Path | None, as_json: bool) -> None:
+def gate(
+    ctx: click.Context,
+    run: tuple[Path, ...],
+    incumbent: Path | None,
+    replay: int | None,
+    shared: Path,
+    as_json: bool,
+) -> None:
     """Decide whether RUN's candidate passes the thresholds of its recipe.
 
     RUN is a run folder; several are seeds of one recipe, and then all have to pass. Base, candidate and
@@ -34,14 +62,50 @@ def gate(ctx: click.Context, run: tuple[Path, ...], incumbent: Path | None, as_j
     """
     from training.gate import judge
 
-    decision, written = judge.judge(run, incumbent, lambda text: click.echo(text, err=True))
+    decision, written = judge.judge(
+        run,
+        incumbent,
+        lambda text: click.echo(text, err=True),
+        replayer(replay, shared) if replay else None,
+    )
     if as_json:
         click.echo(json.dumps(written, indent=2, sort_keys=True))
     else:
         for line in describe(decision):
             click.echo(line)
+        for name, tasks in written["replayed"].items():
+            click.echo(f"{name}: {len(tasks)} tasks played again, every action as on record.")
         click.echo(f"Page: {run[0] / judge.PAGE}")
     ctx.exit(0 if decision.passed else 1)
+
+
+def replayer(count: int, shared: Path) -> Callable[["Evidence"], list[str]]:
+    """What plays `count` tasks of a run again, with its base and adapter from disk."""
+    from contextlib import ExitStack
+
+    from cdk_app import players
+    from serving.local import require_libraries
+    from training.evaluate import EvaluationSettings
+    from training.gate import replay
+    from training.gate.evidence import BASE
+
+    require_libraries()
+
+    def again(evidence: "Evidence") -> list[str]:
+        recipe, rules = evidence.recipe, evidence.recipe.environment
+        settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
+        adapter = evidence.folder / evidence.manifest["adapter"]["folder"]
+        with ExitStack() as stack:
+
+            def player(name: str) -> "Policy":
+                folder = None if name == BASE else adapter
+                base_dir = shared / recipe.policy.base_model
+                _, make = players.local(evidence.folder, base_dir, folder, recipe, settings, stack)
+                return make()
+
+            return replay.check(evidence, count, player, random.SystemRandom())
+
+    return again
 
 
 def describe(decision: Decision) -> list[str]:

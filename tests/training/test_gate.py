@@ -1,6 +1,7 @@
 """`skypod gate` on run folders: what it writes, and every way of faking a pass that it refuses."""
 
 import json
+import random
 import re
 import shutil
 
@@ -15,7 +16,7 @@ from training.audits import ancestry
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
 from training.files import tree_digest
-from training.gate import evidence
+from training.gate import evidence, replay
 from training.gate.judge import judge
 from training.gate.thresholds import check_attainable
 
@@ -397,3 +398,36 @@ def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         found = CliRunner().invoke(gate, [str(folder)])
         assert found.exit_code == 2 or found.exception.exit_code == 2
+
+
+class FromRecords:
+    """Plays as the records of one label say."""
+
+    def __init__(self, read, label):
+        self.actions = {record.digest: record.actions for record in read.records[label]}
+
+    def act(self, conversations):
+        return [self.actions[one.key.split("/")[0]][len(one.turns)] for one in conversations]
+
+
+def test_tasks_played_again_show_whose_records_they_are(run):
+    read = evidence.read(run)
+    played = replay.check(read, 64, lambda name: FromRecords(read, name), random.Random(0))
+    assert sorted(played) == sorted(row["digest"] for row in read.rows["test"])
+    with pytest.raises(DataError, match=r"adapter:\w+ plays \d+ of 64 tasks of test otherwise than"):
+        replay.check(read, 64, lambda name: FromRecords(read, "baseline"), random.Random(0))
+    with pytest.raises(DataError, match=r"base:\w+ plays \d+ of 64 tasks of test otherwise than"):
+        replay.check(read, 64, lambda name: FromRecords(read, "final"), random.Random(0))
+    with pytest.raises(ConfigError, match="65 tasks of test cannot be played again"):
+        replay.check(read, 65, lambda name: FromRecords(read, name), random.Random(0))
+
+
+def test_what_was_played_again_is_in_the_decision_and_a_difference_ends_it(run):
+    def differs(read):
+        raise DataError("plays otherwise")
+
+    with pytest.raises(DataError, match="plays otherwise"):
+        judge([run], replay=differs)
+    assert not (run / "gate.json").exists()
+    _, written = judge([run], replay=lambda read: ["0123"])
+    assert written["replayed"] == {"one": ["0123"]}

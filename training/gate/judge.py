@@ -18,16 +18,22 @@ def judge(
     run_dirs: Sequence[Path],
     incumbent_dir: Path | None = None,
     show: Callable[[str], None] = lambda text: None,
+    replay: Callable[[Evidence], list[str]] | None = None,
 ) -> tuple[Decision, dict[str, Any]]:
     """Decide on one run, or on several seeds of one recipe; returns the decision and what was written of it.
 
     Every run folder gets gate.json, gate.html and the section "gate" of its run.json, or, when anything of
-    the evidence is refused, nothing: see `evidence.read` for what is raised.
+    the evidence is refused, nothing: see `evidence.read` for what is raised. `replay` plays some tasks of a
+    run again, returns their digests, and raises where its records are not what it sees.
     """
     folders = [folder.resolve() for folder in run_dirs]
     if len(set(folders)) != len(folders):
         raise ConfigError("a run is named twice", "name each run once")
     runs = [_read(folder, show) for folder in folders]
+    replayed = {}
+    for run in runs if replay else ():
+        show(f"{run.run}: playing tasks again with base and adapter from disk")
+        replayed[run.run] = replay(run)
     for other in runs[1:]:
         check_comparable(runs[0], other, seeds=True)
     serving, incumbent = None, None
@@ -41,6 +47,7 @@ def judge(
         "decision": "passed" if decision.passed else "refused",
         "made": lineage.now(),
         **decision.to_json(),
+        "replayed": replayed,
         "evidence": {run.run: run.to_json() for run in (*runs, *([serving] if serving else []))},
     }
     html = page.render(decision, written, {run.run: run.records for run in runs})

@@ -1,0 +1,49 @@
+"""Plays randomly chosen tasks of a run again, to see whether the records are of the policies that they name.
+
+Records that replay show that the actions solve the tasks, not who took them. Whoever forged them does not
+know which tasks are drawn.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from training import seal, splits
+from training.errors import ConfigError, DataError
+from training.evaluate import EvaluationSettings, Policy, play
+from training.gate.evidence import BASE, CANDIDATE, Evidence
+
+SHOWN = 3
+
+
+def check(evidence: Evidence, count: int, players: Callable[[str], Policy], draw: random.Random) -> list[str]:
+    """Play `count` tasks of the deciding split with base and candidate; returns the digests of the tasks.
+
+    `players` makes the player of "baseline" and of "final". DataError when an action differs from those on
+    record; ConfigError when the split has fewer tasks.
+    """
+    split, rules = evidence.recipe.gate.split, evidence.recipe.environment
+    rows: Sequence[splits.Row] = evidence.rows[split]
+    if not 1 <= count <= len(rows):
+        raise ConfigError(f"{count} tasks of {split} cannot be played again", f"use 1 to {len(rows)}")
+    tasks = [splits.row_task(row) for row in draw.sample(rows, count)]
+    settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
+    for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
+        noted = {record.digest: record.actions for record in evidence.records[seal.label(name, split)]}
+        found = play(players(name), tasks, replace(settings, policy=policy))
+        other = [record for record in found if record.actions != noted[record.digest]]
+        if other:
+            shown = "; ".join(
+                f"{one.digest}: {_actions(one.actions)}, on record {_actions(noted[one.digest])}"
+                for one in other[:SHOWN]
+            )
+            raise DataError(
+                f"{policy} plays {len(other)} of {count} tasks of {split} otherwise than its records say: "
+                + shown,
+                "the records are of another policy, or this machine rounds otherwise; play all of it again",
+            )
+    return [task.digest for task in tasks]
+
+
+def _actions(actions: Sequence[str]) -> str:
+    return " ".join(actions) or "nothing"
