@@ -1,4 +1,4 @@
-"""The EKS control plane with what HyperPod nodes need at birth, and the two tools that work on it."""
+"""The EKS control plane, and the two tools that work on it."""
 
 import json
 from typing import Any
@@ -17,13 +17,6 @@ from stacks.network import NetworkStack
 from stacks.objects import KubeObjectTool
 
 _LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
-# coredns stays degraded until nodes come; nodes need the other three to join.
-_ADDONS: dict[str, dict[str, object] | None] = {
-    "vpc-cni": {"enableNetworkPolicy": "true"},
-    "kube-proxy": None,
-    "coredns": None,
-    "eks-pod-identity-agent": None,
-}
 
 
 def addon(
@@ -56,7 +49,7 @@ class EksStack(SkypodStack):
     """Half an hour of work for AWS, so nothing that may lack capacity is in this stack."""
 
     part = "eks"
-    summary = "EKS control plane, its basic add-ons, and the chart and object tools"
+    summary = "EKS control plane, and the chart and object tools"
 
     def __init__(
         self,
@@ -103,7 +96,7 @@ class EksStack(SkypodStack):
             name=names.cluster,
             version=settings.version,
             role_arn=role.role_arn,
-            # The add-ons below are the managed ones; EKS would install unmanaged copies first.
+            # The hyperpod stack brings the managed ones; EKS would install unmanaged copies first.
             bootstrap_self_managed_addons=False,
             access_config=cluster.AccessConfigProperty(
                 authentication_mode="API", bootstrap_cluster_creator_admin_permissions=False
@@ -130,8 +123,6 @@ class EksStack(SkypodStack):
         # EKS makes the log group itself when there is none, and then it would outlive the stack.
         self.cluster.node.add_dependency(log_group)
         self.cluster.node.add_dependency(role)
-        for name, configuration in _ADDONS.items():
-            addon(self, f"Addon-{name}", name, self.cluster, values=configuration)
         # Beside a private control plane, whatever talks to it must be where its address can be reached.
         self.reach: dict[str, Any] = {} if settings.public_access else network.cluster_placement
         self.charts = ChartBuilds(self, cluster=self.cluster, reach=self.reach)

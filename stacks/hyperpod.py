@@ -9,7 +9,7 @@ from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.charts import chart
-from stacks.eks import EksStack
+from stacks.eks import EksStack, addon
 from stacks.environment import Environment, InstanceGroup
 from stacks.manifests.pods import GROUP_LABEL
 from stacks.names import Names
@@ -25,13 +25,20 @@ _DEPENDENCY_VALUES = {
     "neuron-device-plugin": {"devicePlugin": {"enabled": False}},
     "kuberay": {"enabled": False},
 }
+# coredns stays degraded until nodes come; nodes need the other three to join.
+_ADDONS: dict[str, dict[str, object] | None] = {
+    "vpc-cni": {"enableNetworkPolicy": "true"},
+    "kube-proxy": None,
+    "coredns": None,
+    "eks-pod-identity-agent": None,
+}
 
 
 class HyperPodStack(SkypodStack):
     """No capacity means that this stack fails and rolls back, and that EKS stays as it is."""
 
     part = "hyperpod"
-    summary = "HyperPod instance groups on EKS, and the wait until their nodes have joined"
+    summary = "HyperPod nodes on EKS with what they need to join, and the wait until they have"
 
     def __init__(
         self,
@@ -57,6 +64,10 @@ class HyperPodStack(SkypodStack):
             version=environment.charts.hyperpod_revision,
             values={**_DEPENDENCY_VALUES, "health-monitoring-agent": {"region": names.region}},
         )
+        # Here, where they are made beside the chart, and not in the stack that the chart waits for.
+        addons = [
+            addon(self, f"Addon-{name}", name, eks.cluster, values=values) for name, values in _ADDONS.items()
+        ]
         role = node_role(self, network=network, lifecycle_bucket=storage.lifecycle)
         cluster = sagemaker.CfnCluster
         self.cluster = cluster(
@@ -81,7 +92,7 @@ class HyperPodStack(SkypodStack):
                 for name, group in groups.items()
             ],
         )
-        self.cluster.node.add_dependency(dependencies, role)
+        self.cluster.node.add_dependency(dependencies, role, *addons)
         self._wait_for_nodes(groups)
         self.emit(hyperpod_cluster_name=names.cluster, hyperpod_cluster_arn=self.cluster.attr_cluster_arn)
 
