@@ -68,10 +68,18 @@ class MazeTrainer(RayPPOTrainer):
         return path
 
     def load_checkpoints(self) -> tuple[int, str | None]:
-        """SkyRL stores an exhausted sampler at the end of an epoch, and a resume there skips the next one."""
+        """SkyRL stores an exhausted sampler at the end of an epoch, and a resume there skips the next one.
+
+        A new sampler goes through the epochs that are over, so that the next one has the order that it would
+        have had.
+        """
         step, path = super().load_checkpoints()
-        if step and step % len(self.train_dataloader) == 0:
+        epochs_over, rest = divmod(step, len(self.train_dataloader))
+        if step and not rest:
             self._build_train_dataloader_and_compute_training_steps()
+            for _ in range(epochs_over):
+                for _ in self.train_dataloader:
+                    pass
         if step >= self.recipe.optimization.steps:
             self.cfg.trainer.epochs = 0  # only the last evaluation may be missing; no step is left
         return step, path
