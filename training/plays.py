@@ -9,7 +9,7 @@ from typing import Any
 from training import lineage, seal
 from training.environments import Task
 from training.errors import ConfigError, DataError
-from training.evaluate import EvaluationSettings, Policy, Progress, play, summarize
+from training.evaluate import EvaluationSettings, Policy, Progress, play, read_records, summarize
 from training.files import file_digest, write_json
 
 
@@ -57,7 +57,10 @@ def perform(
 
 
 def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
-    """The manifest's entry of this very play, None when it is not finished. Errors as in `perform`."""
+    """The manifest's entry of this very play, None when it is not finished. Errors as in `perform`.
+
+    Its figures are taken from the records, whatever the manifest says.
+    """
     entry = lineage.read(run_dir)["evaluations"].get(what.label)
     if entry is None:
         return None
@@ -77,4 +80,4 @@ def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
         return None
     # A crash after the entry and before the seal's: says it again, which is harmless.
     seal.log(run_dir, what.sealed_as, what.split, what.label, path)
-    return entry
+    return entry | summarize(read_records(path)).to_json()

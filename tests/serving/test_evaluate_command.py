@@ -234,6 +234,16 @@ def test_records_changed_after_the_play_are_refused(run, knows):
             call(run, *arguments, "--temperature", "1")
 
 
+def test_a_rate_edited_in_the_manifest_is_not_repeated(run, knows):
+    with ScriptedServer({"m": knows}) as server:
+        arguments = ("--split", "dev", "--name", "x", "--policy", server.url, "--json")
+        played = json.loads(call(run, *arguments).stdout)
+        with lineage.changing(run) as manifest:
+            manifest["evaluations"]["x-dev"] |= {"solved": 16, "solve_rate": 0.99}
+        again = json.loads(call(run, *arguments).stdout)
+    assert (again["solved"], again["solve_rate"]) == (played["solved"], played["solve_rate"]) != (16, 0.99)
+
+
 def test_a_split_edited_by_hand_is_refused(run, knows):
     path = run / "data" / "dev.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))

@@ -66,6 +66,16 @@ def test_a_sound_run_is_decided_and_the_decision_kept(run):
     assert all(condition["says"].split(":")[0] in page for condition in decision["conditions"])
 
 
+def test_a_decision_does_not_outlive_its_evidence(run):
+    judge([run])
+    records = run / "evaluations" / "final-test-512.jsonl"
+    records.write_bytes(records.read_bytes()[:-1])
+    with pytest.raises(DataError):
+        judge([run])
+    assert "gate" not in lineage.read(run)
+    assert not [name for name in WRITTEN if (run / name).exists()]
+
+
 def test_what_was_lost_is_listed_and_pictured(run, tmp_path):
     weak = reseed(run, tmp_path / "weak", 1, after=one_in(3, phase=1))
     found = CliRunner().invoke(gate, [str(weak)])

@@ -1,11 +1,12 @@
 """From run folders to a decision in each of them: read everything, decide, and only then write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from training import lineage
-from training.errors import ConfigError
+from training.errors import ConfigError, SkypodError
 from training.files import write_atomic, write_json
 from training.gate import page
 from training.gate.decision import Decision, Incumbent, decide
@@ -22,9 +23,10 @@ def judge(
 ) -> tuple[Decision, dict[str, Any]]:
     """Decide on one run, or on several seeds of one recipe; returns the decision and what was written of it.
 
-    Every run folder gets gate.json, gate.html and the section "gate" of its run.json, or, when anything of
-    the evidence is refused, nothing: see `evidence.read` for what is raised. `replay` plays some tasks of a
-    run again, returns their digests, and raises where its records are not what it sees.
+    Every run folder gets gate.json, gate.html and the section "gate" of its run.json. When anything of the
+    evidence is refused nothing is written, and an earlier decision on that run is withdrawn: see
+    `evidence.read` for what is raised. `replay` plays some tasks of a run again, returns their digests, and
+    raises where its records are not what it sees.
     """
     folders = [folder.resolve() for folder in run_dirs]
     if len(set(folders)) != len(folders):
@@ -33,7 +35,8 @@ def judge(
     replayed = {}
     for run in runs if replay else ():
         show(f"{run.run}: playing tasks again with base and adapter from disk")
-        replayed[run.run] = replay(run)
+        with _withdrawn_if_unsound(run.folder):
+            replayed[run.run] = replay(run)
     for other in runs[1:]:
         check_comparable(runs[0], other, seeds=True)
     serving, incumbent = None, None
@@ -60,4 +63,19 @@ def judge(
 
 def _read(folder: Path, show: Callable[[str], None]) -> Evidence:
     show(f"reading {folder.name}: drawing its splits again, replaying every episode")
-    return read(folder)
+    with _withdrawn_if_unsound(folder):
+        return read(folder)
+
+
+@contextmanager
+def _withdrawn_if_unsound(folder: Path) -> Iterator[None]:
+    """An earlier decision does not outlive the evidence that it rests on."""
+    try:
+        yield
+    except SkypodError:
+        if (folder / JSON).is_file():
+            (folder / JSON).unlink()
+            (folder / PAGE).unlink(missing_ok=True)
+            with suppress(SkypodError), lineage.changing(folder) as manifest:
+                manifest.pop("gate", None)
+        raise
