@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 
 from cdk_app import names
+from cdk_app.paging import pages
 from stacks.environment import Environment
 from stacks.handlers.grafana_client import connect
 from stacks.names import ENVIRONMENT_TAG
@@ -33,13 +34,8 @@ class _Search:
         return self.session.client(service, region_name=self.environment.region)
 
     def pages(self, service: str, operation: str, key: str, **params: Any) -> Iterator[Any]:
-        """All items of a listing, whether botocore knows how to page it or not."""
-        client = self.client(service)
-        if not client.can_paginate(operation):
-            yield from getattr(client, operation)(**params).get(key, [])
-            return
-        for page in client.get_paginator(operation).paginate(**params):
-            yield from page.get(key, [])
+        """All items of a listing."""
+        yield from pages(self.client(service), operation, key, **params)
 
     def ours(self, name: str) -> bool:
         """Whether this environment's stacks gave the name, or CloudFormation derived it from one of them."""

@@ -10,6 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from cdk_app.doctor.finding import Unknown
+from cdk_app.paging import pages
 
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError")
 _NOT_OFFERED = ("InvalidAction", "UnknownOperationException", "NotImplemented", "400", "404", "501")
@@ -56,12 +57,7 @@ class Aws:
 
     def pages(self, service: str, operation: str, key: str, **params: Any) -> Iterator[Any]:
         """All items of a listing."""
-        client = self.client(service)
-        if not client.can_paginate(operation):
-            yield from getattr(client, operation)(**params).get(key, [])
-            return
-        for page in client.get_paginator(operation).paginate(**params):
-            yield from page.get(key, [])
+        yield from pages(self.client(service), operation, key, **params)
 
 
 def refusal(action: str, error: ClientError) -> Unknown:
