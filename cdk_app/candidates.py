@@ -16,7 +16,7 @@ from serving import probe
 from serving.adapter import Base, Limits
 from serving.client import ChatPolicy
 from serving.local import LARGEST_RANK
-from training import lineage
+from training import exports, lineage
 from training.errors import DataError
 from training.evaluate import EvaluationSettings, opening
 from training.files import tree_digest
@@ -64,7 +64,7 @@ def adapter(run_dir: Path, folder: Path, base_dir: Path, scratch: Path) -> tuple
     parts = _parts(packaged)
     manifest = lineage.read(run_dir)
     own = manifest.get("adapter", {})
-    if own and (tree_digest(folder) == own["digest"] or parts == _own_parts(run_dir, base_dir, scratch)):
+    if own and (exports.digest(folder) == own["digest"] or parts == _own_parts(run_dir, base_dir, scratch)):
         digest = own["digest"]
     else:
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

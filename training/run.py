@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training import lineage, recipe
+from training import exports, lineage, recipe
 from training.events import EventLog
-from training.files import tree_digest
 
 if TYPE_CHECKING:
     from training.skyrl.backend import Backend
@@ -42,7 +41,7 @@ def main(run_dir: Path, backend: "Backend | None" = None) -> None:
         raise SystemExit(1) from error
     lineage.update(
         run_dir,
-        adapter={"folder": adapter.relative_to(run_dir).as_posix(), "digest": tree_digest(adapter)},
+        adapter={"folder": adapter.relative_to(run_dir).as_posix(), "digest": exports.digest(adapter)},
         finished=lineage.now(),
     )
     events.emit("finished", adapter=str(adapter.relative_to(run_dir)))

@@ -98,11 +98,16 @@ def teach(policy: Any, teacher: Habits, seed: int, budget_s: float, clock: Clock
     for _ in range(2):  # the first steps of a process are slower
         began = clock.spent()
         run(copy.deepcopy(policy), _CALIBRATION_STEPS, lambda step: None)
-    per_step = (clock.spent() - began) / _CALIBRATION_STEPS
-    steps = max(1, round(_GENEROUS * (budget_s - clock.spent()) / per_step))
+    per_step_s = (clock.spent() - began) / _CALIBRATION_STEPS
+    steps = affordable(budget_s - clock.spent(), per_step_s)
     every = max(1, steps // _LOOKS // learn.EVERY) * learn.EVERY
     run(policy, steps, lambda step: clock.look(policy) if step % every == 0 or step == steps else None)
     return steps
+
+
+def affordable(left_s: float, per_step_s: float) -> int:
+    """The steps that use up the CPU time left, and one where none is."""
+    return max(1, round(_GENEROUS * left_s / per_step_s))
 
 
 class _Script:

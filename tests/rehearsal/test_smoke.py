@@ -13,9 +13,9 @@ import pytest
 
 from tests.kube.conftest import crds_dir
 from tests.rehearsal.sockets import exposed, listening, processes
-from training import lineage, seal
+from training import exports, lineage, seal
 from training.evaluate import read_records
-from training.files import read_json, tree_digest
+from training.files import read_json
 from training.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def test_the_gate_decided_on_the_runs_own_evidence(finished):
 def test_the_manifest_names_everything_by_content(finished):
     folder = ROOT / "runs" / finished[0]
     manifest = lineage.read(folder)
-    assert tree_digest(folder / manifest["adapter"]["folder"]) == manifest["adapter"]["digest"]
+    assert exports.digest(folder / manifest["adapter"]["folder"]) == manifest["adapter"]["digest"]
     assert manifest["serving"]["name"] == next((folder / "adapter").iterdir()).name
     sealed = {seal.label(when, split) for when in ("baseline", "final") for split in seal.SEALED}
     assert set(manifest["evaluations"]) == sealed | {"served", "dev-0000", "dev-0002"}

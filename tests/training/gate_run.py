@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from training import lineage, prepare, recipe, seal, splits
+from training import exports, lineage, prepare, recipe, seal, splits
 from training.environments import Game
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
-from training.files import file_digest, tree_digest
+from training.files import file_digest
 from training.gate.evidence import BASE, CANDIDATE
 from training.recipe import Recipe
 
@@ -89,7 +89,7 @@ def candidate(adapter: dict[str, str]) -> str:
 def _train(run: Path, weights: str) -> dict[str, str]:
     (run / "adapter").mkdir(exist_ok=True)
     (run / "adapter" / "weights").write_text(weights)
-    return {"folder": "adapter", "digest": tree_digest(run / "adapter")}
+    return {"folder": "adapter", "digest": exports.digest(run / "adapter")}
 
 
 def reseed(run: Path, to: Path, seed: int, after: Solves) -> Path:

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 from cdk_app.gate import gate
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
-from training import lineage, prepare, recipe, splits
+from training import exports, lineage, prepare, recipe, splits
 from training.audits import ancestry
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
-from training.files import tree_digest
 from training.gate import evidence, replay
 from training.gate.judge import judge
 from training.gate.thresholds import check_attainable
@@ -125,7 +124,7 @@ def test_every_doctored_evaluation_is_told_at_once(run):
 def test_evaluations_of_another_adapter_are_refused(run):
     (run / "adapter" / "weights").write_text("a checkpoint that was not played")
     refused(run, r"the adapter in adapter was changed or is gone: it is \w+, the run made \w+")
-    other = {"folder": "adapter", "digest": tree_digest(run / "adapter")}
+    other = {"folder": "adapter", "digest": exports.digest(run / "adapter")}
     edit(run / "run.json", lambda manifest: manifest.update(adapter=other))
     told = refused(
         run, r"final is of another policy: the manifest says adapter:\w+, this run's is adapter:\w+"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training import lineage, recipe, seal, splits
+from training import exports, lineage, recipe, seal, splits
 from training.audits import contamination
 from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
-from training.files import file_digest, read_json, tree_digest
+from training.files import file_digest, read_json
 from training.gate import ledger
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
@@ -222,7 +222,7 @@ def _check_adapter(evidence: Evidence) -> None:
             f"the adapter in {noted['folder']} is not in files of its own within the run"
         )
         return
-    found = tree_digest(folder)
+    found = exports.digest(folder)
     if found != noted["digest"]:
         evidence.problems.append(
             f"the adapter in {noted['folder']} was changed or is gone: it is {found[:16]}, the run made "

@@ -7,16 +7,18 @@ from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
 
-from training import lineage, plays, seal, splits
+from training import exports, lineage, plays, seal, splits
 from training.environments import Task
 from training.evaluate import EvaluationSettings, Progress, opening, read_records
 from training.events import EventLog
-from training.files import tree_digest, write_json
+from training.files import write_json
 from training.plays import Play
 from training.recipe import Recipe
 from training.skyrl.policy import EnginePolicy
 
 CANARIES = 8
+LIVE_EPISODES = 64
+"""Each holds its pictures in the engines: hundreds at once took 6 GiB more on a laptop."""
 
 
 class Evaluator:
@@ -45,7 +47,11 @@ class Evaluator:
             _forget_others(self._run_dir, label, candidate)
         tasks = [splits.row_task(row) for row in lineage.read_split(self._run_dir, split)]
         settings = EvaluationSettings(
-            env.make(), max_turns=env.max_turns, reward=env.reward, policy=candidate
+            env.make(),
+            max_turns=env.max_turns,
+            reward=env.reward,
+            policy=candidate,
+            batch=LIVE_EPISODES,
         )
         rollout = self._recipe.rollout
         longest = rollout.max_model_len_tokens - rollout.max_new_tokens
@@ -85,7 +91,7 @@ class Evaluator:
         synced = self._run_dir / "lora_sync"
         if label == "dev-0000" or label.startswith("baseline") or not synced.is_dir():
             return "base:" + lineage.read(self._run_dir)["base"]["digest"][:16]
-        return "adapter:" + tree_digest(synced)[:16]
+        return "adapter:" + exports.digest(synced)[:16]
 
 
 def _forget_others(run_dir: Path, label: str, candidate: str) -> None:

@@ -1,0 +1,49 @@
+"""An adapter's name follows from what it computes, not from how PEFT happened to write it."""
+
+import json
+
+from training import exports
+
+OPTIONS = {
+    "base_model_name_or_path": "/fsx/base",
+    "lora_alpha": 32,
+    "r": 16,
+    "target_modules": ["q_proj", "o_proj", "v_proj"],
+}
+
+
+def adapter(folder, weights: bytes = b"weights", **changes):
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    (folder / "adapter_config.json").write_text(json.dumps(OPTIONS | changes))
+    return exports.digest(folder)
+
+
+def test_the_order_of_a_set_and_the_place_of_the_base_do_not_matter(tmp_path):
+    first = adapter(tmp_path / "first")
+    again = adapter(
+        tmp_path / "again",
+        target_modules=["v_proj", "q_proj", "o_proj"],
+        base_model_name_or_path="/mnt/elsewhere",
+    )
+    assert first == again
+
+
+def test_everything_that_is_computed_does(tmp_path):
+    changes = [
+        {},
+        {"weights": b"other"},
+        {"lora_alpha": 16},
+        {"target_modules": ["q_proj"]},
+        {"use_rslora": True},
+    ]
+    digests = [adapter(tmp_path / str(number), **change) for number, change in enumerate(changes)]
+    assert len(set(digests)) == len(changes)
+
+
+def test_options_that_are_none_are_named_by_their_bytes(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder, content in zip(folders, (b"[1]", b"\xff"), strict=True):
+        adapter(folder)
+        (folder / "adapter_config.json").write_bytes(content)
+    assert len({exports.digest(folder) for folder in folders}) == 2
