@@ -7,10 +7,11 @@ SEEDS ?= 0,1,2
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
 HEAVY := emulator or ray or skyrl or vllm or slow
+WHOLE := tests/rehearsal tests/skyrl
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse sweep warm-start stop test test-heavy test-light test-fast lint synth clean
+.PHONY: help install rehearse sweep warm-start stop test test-whole test-parts test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -36,18 +37,19 @@ warm-start: install ## Make the tiny base policy of the rehearsal anew
 stop: ## End a rehearsal that is running or was kept up
 	@$(BIN)/python -m rehearsal.stop
 
-test-fast: .venv/.complete node_modules/.complete ## Everything that needs no emulator, Ray, SkyRL or vLLM
+test-fast: .venv/.complete node_modules/.complete ## Everything that starts no emulator, Ray, SkyRL, vLLM or other servers
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not ($(HEAVY))"
 
-test: install ## All tests, the light ones beside those that start emulator, Ray, SkyRL and vLLM
-	@$(MAKE) --no-print-directory -j2 test-heavy test-light
+test: install ## All tests, those of whole rehearsals and trainings beside those of single parts
+	@$(MAKE) --no-print-directory -j2 test-whole test-parts
 
-test-heavy:
-	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)"
+test-whole:
+	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)" $(WHOLE)
 
-test-light:
+test-parts:
 	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu tests/gym
-	$(BIN)/python -m pytest -q -m "not ($(HEAVY))"
+	$(MAKE) --no-print-directory test-fast
+	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)" $(addprefix --ignore=,$(WHOLE))
 
 lint: .venv/.complete ## Style, imports and likely faults
 	$(BIN)/ruff check .

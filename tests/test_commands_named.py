@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -29,12 +30,14 @@ def strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def mentions() -> Iterator[tuple[str, str]]:
+@cache
+def mentions() -> list[tuple[str, str]]:
     """(file, text) of all that a reader may take for a command."""
-    for path in [path for package in OURS for path in modules(package)]:
-        yield from ((str(path.relative_to(ROOT)), text) for text in strings(path) if text not in NO_COMMANDS)
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        yield from ((str(path.relative_to(ROOT)), code) for code in _CODE.findall(path.read_text()))
+    code = [path for package in OURS for path in modules(package)]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [(path, text) for path in code for text in strings(path) if text not in NO_COMMANDS]
+    found += [(path, code) for path in pages for code in _CODE.findall(path.read_text())]
+    return [(str(path.relative_to(ROOT)), text) for path, text in found]
 
 
 def exists(name: str, argument: str | None) -> bool:

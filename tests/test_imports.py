@@ -3,9 +3,8 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("cdk_app", "stacks", "training", "serving", "rehearsal")
@@ -22,6 +21,7 @@ STACKS_MAY = {"training.metrics", "training.recipe", "training.errors", "trainin
 HEAVY = ("torch", "skyrl", "skyrl_gym", "vllm", "transformers", "peft")
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Every module named by an import statement of a file, at any depth."""
     found = set()
@@ -91,17 +91,8 @@ def test_modules_stay_small():
     assert ordered[len(ordered) // 2] <= 150
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "cdk_app.app",
-        "cdk_app.command",
-        "cdk_app.players",
-        "rehearsal.command",
-        "serving.client",
-    ],
-)
-def test_light_modules_load_without_torch(module):
-    code = f"import sys, {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
+def test_light_modules_load_without_torch():
+    light = ("cdk_app.app", "cdk_app.command", "cdk_app.players", "rehearsal.command", "serving.client")
+    code = f"import sys, {', '.join(light)}; print([m for m in {HEAVY!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert out.stdout.strip() == "[]"

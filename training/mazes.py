@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from operator import itemgetter
 from typing import Any
@@ -149,8 +149,10 @@ class Maze:
         grid = data["grid"]
         if not isinstance(grid, Sequence) or not all(isinstance(row, str) for row in grid):
             raise DataError(f"a maze grid must be a list of strings, found {grid!r:.80}", REMEDY)
-        ends = (_square(data[name], name) for name in ("start", "goal"))
-        maze = cls(tuple(grid), *ends, data.get("palette", cls.palette))
+        palette = data.get("palette", cls.palette)
+        if not isinstance(palette, str):
+            raise DataError(f"a maze palette must be a name, found {palette!r:.80}", REMEDY)
+        maze = _checked(tuple(grid), *(_square(data[name], name) for name in ("start", "goal")), palette)
         if data.get("moves", maze.moves) != maze.moves:
             raise DataError(f"maze {maze.digest} says {data['moves']} moves, but has {maze.moves}", REMEDY)
         return maze
@@ -162,6 +164,12 @@ class Maze:
         squares[self.start[0] * width + self.start[1]] = "S"
         squares[self.goal[0] * width + self.goal[1]] = "G"
         return "".join(squares)
+
+
+@lru_cache(maxsize=4096)
+def _checked(rows: tuple[str, ...], start: Square, goal: Square, palette: str) -> Maze:
+    """A run's mazes are read again for every evaluation: each is checked and measured once."""
+    return Maze(rows, start, goal, palette)
 
 
 def generate(rng: random.Random | int, cells: tuple[int, int] = (4, 4)) -> Maze:

@@ -23,10 +23,11 @@ class Action(StrEnum):
     @property
     def move(self) -> int | None:
         """0..3 as `training.mazes.MOVES`; None for the stop."""
-        return None if self is Action.STOP else ACTIONS.index(self)
+        return _MOVES.get(self)
 
 
 ACTIONS: tuple[Action, ...] = tuple(Action)
+_MOVES = {action: move for move, action in enumerate(ACTIONS[:4])}
 STOP = Action.STOP
 
 

@@ -10,6 +10,7 @@ from kubernetes.client.exceptions import ApiException
 
 from tests.kube.conftest import crds_dir, eventually
 
+pytestmark = pytest.mark.slow
 needs_crds = pytest.mark.skipif(crds_dir() is None, reason="no CRD files on this machine")
 
 

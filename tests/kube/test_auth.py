@@ -13,6 +13,8 @@ from kubernetes import client
 from cdk_app import kube
 from tests.kube.conftest import CLUSTER, Session, connect
 
+pytestmark = pytest.mark.slow
+
 
 def answer(stand_in, token):
     """(code, body) of a request with a token."""

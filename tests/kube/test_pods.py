@@ -14,6 +14,8 @@ from rehearsal.kube.ports import is_free
 from tests.kube.conftest import CLUSTER, connect, eventually, make_stand_in, with_mark
 from training.errors import ConfigError, SubstrateError
 
+pytestmark = pytest.mark.slow
+
 
 def job(name, script, **spec):
     container = {
@@ -121,7 +123,6 @@ def running(core, namespace, name):
     return None
 
 
-@pytest.mark.slow
 def test_deleting_a_job_ends_processes_that_left_its_group(api, core, namespace, secret):
     client.BatchV1Api(api).create_namespaced_job(namespace, job("one", STUBBORN))
     uid = eventually(lambda: running(core, namespace, "one"))
@@ -131,7 +132,6 @@ def test_deleting_a_job_ends_processes_that_left_its_group(api, core, namespace,
     assert eventually(lambda: not pods_of(core, namespace, "one"))
 
 
-@pytest.mark.slow
 def test_a_killed_shim_takes_its_pods_processes_along(api, core, namespace, secret):
     client.BatchV1Api(api).create_namespaced_job(namespace, job("one", STUBBORN, backoffLimit=0))
     uid = eventually(lambda: running(core, namespace, "one"))
@@ -142,7 +142,6 @@ def test_a_killed_shim_takes_its_pods_processes_along(api, core, namespace, secr
     assert finished(api, namespace, "one") == "Failed"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill", "parent"])
 def test_nothing_outlives_the_stand_in(tmp_path, sts, end):
     stand_in = make_stand_in(tmp_path, sts)
@@ -176,7 +175,6 @@ def test_a_taken_port_and_a_missing_python_are_named(tmp_path, sts, stand_in):
         make_stand_in(tmp_path, sts, "/nowhere/python").start()
 
 
-@pytest.mark.slow
 def test_another_process_can_stop_a_stand_in_that_outlives_its_starter(tmp_path, sts):
     code = (
         "import sys; from pathlib import Path; from rehearsal.kube.process import KubeStandIn; "

@@ -154,7 +154,10 @@ def test_a_second_rehearsal_names_the_first(tmp_path):
         assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
-@pytest.mark.parametrize("left", [b"", b"%d" % os.getpid(), b"-1", b"garbage", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "left",
+    [b"", pytest.param(b"%d" % os.getpid(), id="own"), b"-1", b"garbage", b"\xff\xfe"],
+)
 def test_stop_signals_nobody_when_nothing_holds_the_lock(tmp_path, left):
     """Whatever an earlier rehearsal left in the lock file, this process's own number included."""
     (tmp_path / "lock").write_bytes(left)

@@ -24,6 +24,7 @@ from training.files import tree_digest, write_json
 from training.protocol import STOP
 from training.render import draw, image_data_url
 
+pytestmark = pytest.mark.slow
 SMOKE = Path(__file__).resolve().parents[2] / "recipes" / "maze-smoke.toml"
 BASE_MODEL = "models/maze-tiny-smoke"
 CANARIES = 3

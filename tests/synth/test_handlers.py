@@ -38,7 +38,7 @@ def replies():
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield SimpleNamespace(
         url=f"http://127.0.0.1:{server.server_port}/reply", received=received, invoked=invoked
     )

@@ -12,7 +12,13 @@ from training.statistics import (
     paired_difference,
 )
 
-stats = pytest.importorskip("scipy.stats")
+
+@pytest.fixture(scope="module")
+def stats():
+    """Imported here: it takes two seconds, and each worker collects every file."""
+    from scipy import stats
+
+    return stats
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,7 @@ def test_intervals_as_published(solved, trials, interval):
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 64, 512, 5000])
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.999])
-def test_intervals_agree_with_scipy(trials, level):
+def test_intervals_agree_with_scipy(trials, level, stats):
     for solved in sorted({0, 1, trials // 3, trials // 2, trials - 1, trials}):
         expected = stats.binomtest(solved, trials).proportion_ci(level, method="exact")
         assert clopper_pearson(solved, trials, level) == pytest.approx(
@@ -50,7 +56,7 @@ def test_impossible_counts_are_refused(arguments):
         clopper_pearson(*arguments)
 
 
-def test_beta_agrees_with_scipy():
+def test_beta_agrees_with_scipy(stats):
     for x in (1e-6, 0.01, 0.3, 0.5, 0.77, 0.999):
         for a, b in ((0.5, 0.5), (1, 30), (29, 37), (500, 13), (3, 4000)):
             assert beta_cdf(x, a, b) == pytest.approx(stats.beta.cdf(x, a, b), rel=1e-9, abs=1e-14)
@@ -59,7 +65,7 @@ def test_beta_agrees_with_scipy():
 @pytest.mark.parametrize(
     ("wins", "losses"), [(0, 0), (1, 0), (6, 0), (5, 5), (9, 2), (2, 9), (20, 34), (700, 900)]
 )
-def test_mcnemar_agrees_with_scipy(wins, losses):
+def test_mcnemar_agrees_with_scipy(wins, losses, stats):
     expected = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     assert mcnemar_exact(wins, losses) == pytest.approx(expected, rel=1e-9)
 
@@ -85,7 +91,7 @@ def test_paired_differences_as_published(wins, losses, pairs, interval):
     assert paired_difference(wins, losses, pairs) == pytest.approx(interval, abs=5e-5)
 
 
-def test_a_paired_interval_ends_where_the_score_test_begins_to_reject():
+def test_a_paired_interval_ends_where_the_score_test_begins_to_reject(stats):
     """The score test anew, its likelihood maximised numerically instead of by the closed form."""
     optimize = pytest.importorskip("scipy.optimize")
 
@@ -108,7 +114,7 @@ def test_a_paired_interval_ends_where_the_score_test_begins_to_reject():
 
 
 @pytest.mark.parametrize("pairs", [20, 64])
-def test_paired_intervals_cover_what_they_say(pairs):
+def test_paired_intervals_cover_what_they_say(pairs, stats):
     """Every possible outcome of small experiments: on average 95 %, nowhere below 93 %.
 
     The low end alone, which a gate reads, is above the truth in at most 5 % where 2.5 % are meant.
@@ -151,7 +157,7 @@ def test_holm_by_hand_and_with_ties():
 
 @pytest.mark.parametrize("values", [(0.9, 0.95), (0.953, 0.984, 0.969), (0.1, 0.5, 0.4, 0.7, 0.2)])
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
-def test_intervals_of_a_mean_agree_with_scipy(values, level):
+def test_intervals_of_a_mean_agree_with_scipy(values, level, stats):
     expected = stats.t.interval(level, len(values) - 1, np.mean(values), stats.sem(values))
     assert mean_interval(values, level) == pytest.approx(expected, rel=1e-9)
 

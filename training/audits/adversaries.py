@@ -32,16 +32,19 @@ class Insight:
         self.game, self.rng = game, rng
         self.heading = 0
         self._twin = game.environment.replay(game.task)
+        self._effects: dict[str, Effect] = {}
 
     @property
     def actions(self) -> tuple[str, ...]:
         return self.game.environment.actions
 
     def effect(self, action: str) -> Effect:
-        """Tried in a copy of the world."""
-        world = copy.copy(self._twin)
-        changes = world.act(action)
-        return Effect(changes, world.over, world.solved)
+        """Tried in a copy of the world, once a turn."""
+        if action not in self._effects:
+            world = copy.copy(self._twin)
+            changes = world.act(action)
+            self._effects[action] = Effect(changes, world.over, world.solved)
+        return self._effects[action]
 
     def going_on(self) -> list[str]:
         """The actions that do not end the game."""
@@ -60,6 +63,7 @@ class Insight:
         """Gives the answer to the game."""
         action = self.game.environment.parse(answer)
         outcome = self.game.act(answer)
+        self._effects.clear()
         if action is not None and (self._twin.act(action), self._twin.solved) != (
             outcome.moved,
             self.game.solved,

@@ -14,6 +14,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from training import splits
@@ -125,10 +126,14 @@ def audit(environment: Environment, reward: Reward, tasks: Sequence[Task], max_t
 
 def of_recipe(chosen: Recipe) -> RewardAudit:
     """The audit of a recipe's reward in its environment."""
-    environment = chosen.environment.make()
-    return audit(
-        environment, named(chosen.environment.reward), fixed_tasks(environment), chosen.environment.max_turns
-    )
+    rules = chosen.environment
+    return _of_rules(rules.make(), rules.reward, rules.max_turns)
+
+
+@cache
+def _of_rules(environment: Environment, reward: str, max_turns: int) -> RewardAudit:
+    """Once for all seeds of a sweep: every draw of the audit is fixed."""
+    return audit(environment, named(reward), fixed_tasks(environment), max_turns)
 
 
 def fixed_tasks(environment: Environment) -> list[Task]:
