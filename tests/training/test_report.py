@@ -221,9 +221,23 @@ def test_a_damaged_part_is_named_and_the_rest_is_shown(name, content, sentence, 
     assert sentence in text
 
 
-def test_evaluations_of_other_mazes_are_not_paired(run_dir):
+def test_a_finished_play_that_was_changed_is_not_shown(run_dir):
     path = run_dir / "evaluations" / "final.jsonl"
+    shorten(path)
+    text = text_of(run_dir)
+    assert "evaluations/final.jsonl could not be read (it is not what was recorded on 20" in text
+    assert "final" not in read(run_dir).evaluations
+
+
+def shorten(path: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:50]))
+
+
+def test_evaluations_of_other_mazes_are_not_paired(run_dir):
+    shorten(run_dir / "evaluations" / "final.jsonl")
+    manifest = json.loads((run_dir / "run.json").read_text())
+    del manifest["evaluations"]["final"]  # as of a play that is not finished
+    (run_dir / "run.json").write_text(json.dumps(manifest))
     text = text_of(run_dir)
     assert "Before and after cannot be paired" in text
     assert "Maze by maze" not in text

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from training import metrics
 from training.errors import DataError
 from training.evaluate import EvaluationRecord, Paired, Summary, paired, read_records, summarize
+from training.files import file_digest
 
 _DEV = re.compile(r"dev-(\d+)")
 
@@ -76,7 +78,8 @@ def read(folder: Path) -> Run:
     if (folder / "comparison.json").is_file():
         run.imitation = run_part(run, "comparison.json", "comparison with imitation", _object, {})
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
-        played = run_part(run, f"evaluations/{path.name}", "evaluation", _evaluation, None)
+        reader = partial(_evaluation, noted=run.manifest.get("evaluations", {}))
+        played = run_part(run, f"evaluations/{path.name}", "evaluation", reader, None)
         if played is not None:
             run.evaluations[path.stem] = played
     if not run.manifest and not run.evaluations and not run.metrics:
@@ -126,6 +129,9 @@ def _variants(path: Path) -> dict[str, str]:
     return {row["digest"]: row["variant"] for row in map(json.loads, path.read_text().splitlines())}
 
 
-def _evaluation(path: Path) -> Played:
+def _evaluation(path: Path, noted: Any) -> Played:
+    """What was played; DataError when a finished play is not the one that the manifest has on record."""
+    if path.stem in noted and noted[path.stem]["records"] != file_digest(path):
+        raise DataError(f"it is not what was recorded on {noted[path.stem]['played']}", "restore the file")
     records = tuple(read_records(path))
     return Played(records, summarize(records))
