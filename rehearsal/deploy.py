@@ -119,6 +119,19 @@ def diff(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> 
     return tuple(dict.fromkeys(changed))
 
 
+def drift(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> tuple[str, ...]:
+    """The stacks of which something was changed by hand, by what CloudFormation detects."""
+    lines = _run("drift", ["drift", *app_args], env, on_event)
+    found = [re.match(r"^Stack (\S+)|(Modified|Deleted) Resources", line) for line in lines]
+    drifted, stack = [], ""
+    for match in filter(None, found):
+        if match[1]:
+            stack = match[1]
+        else:
+            drifted.append(stack)
+    return tuple(dict.fromkeys(drifted))
+
+
 def destroy(
     env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent, watch: Watch = _nothing
 ) -> None:

@@ -20,10 +20,22 @@ class Options:
     state_dir: Path
     parent_pid: int
     """End when this process is gone; 0 means never."""
+    enforce_iam: bool = False
+    """Evaluate every caller's policies, over TLS with the certificate in `state_dir`/tls."""
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        return f"{'https' if self.enforce_iam else 'http'}://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
         """ministack's settings: all on loopback, nothing by docker, no optional listener, no persistence."""
-        return {
+        own = {}
+        if self.enforce_iam:
+            authority = str(self.state_dir / "tls" / "ca.pem")
+            # The second is what a function that answers by urllib trusts.
+            own = {"AUTH": "true", "USE_SSL": "1", "AWS_CA_BUNDLE": authority, "SSL_CERT_FILE": authority}
+        return own | {
             "GATEWAY_PORT": str(self.port),
             "BIND_HOST": "127.0.0.1",
             "MINISTACK_HOST": "localhost",
@@ -35,7 +47,7 @@ class Options:
             "DOCKER_HOST": f"unix://{self.state_dir}/no-docker.sock",
             "TMPDIR": str(self.state_dir / "tmp"),
             "STATE_DIR": str(self.state_dir / "tmp"),
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": self.url,
             "MINISTACK_WORKER_THREADS": "32",
             "MALLOC_ARENA_MAX": "2",
         }
@@ -55,4 +67,5 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--state-dir", type=Path, required=True, help="for Lambda code and other temporary files"
     )
     parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is gone")
+    parser.add_argument("--enforce-iam", action="store_true", help="evaluate policies; speaks TLS")
     return Options(**vars(parser.parse_args(arguments)))

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import boto3
 import psutil
 from botocore.config import Config
 
+from rehearsal import tls
 from training.errors import SubstrateError
 
 ACCOUNT = "123456789012"
@@ -29,14 +31,16 @@ _STOP_S = 5.0
 class EmulatedSession(boto3.Session):
     """A boto3 session whose clients talk to the emulated AWS, whatever the user's own AWS settings are."""
 
-    def __init__(self, url: str, **settings: Any):
+    def __init__(self, url: str, *, ca_pem: Path | None = None, **settings: Any):
         super().__init__(**settings)
         self._url = url
+        self._verify = str(ca_pem) if ca_pem else None
 
     def client(self, service_name: str, *args: Any, **settings: Any) -> Any:
         """Like boto3's, with the endpoint filled in, and never through a proxy."""
         if settings.get("endpoint_url") is None:
             settings["endpoint_url"] = self._url
+            settings["verify"] = self._verify
         settings["config"] = Config(proxies={}).merge(settings.get("config") or Config())
         return super().client(service_name, *args, **settings)
 
@@ -44,7 +48,9 @@ class EmulatedSession(boto3.Session):
 class EmulatedAws:
     """The emulated AWS on 127.0.0.1:`port`. All its files lie below `state_dir`; its state is in memory only.
 
-    `kube_endpoint` and `kube_ca_pem` (a PEM file) are what eks:DescribeCluster names.
+    `kube_endpoint` and `kube_ca_pem` (a PEM file) are what eks:DescribeCluster names. With `enforce_iam` it
+    speaks TLS, and roles may only what their policies say; of the services that are emulated here, and not in
+    ministack, it asks for known credentials alone. Trust policies are not evaluated.
     """
 
     def __init__(
@@ -56,12 +62,14 @@ class EmulatedAws:
         kube_ca_pem: Path,
         account: str = ACCOUNT,
         region: str = REGION,
+        enforce_iam: bool = False,
     ):
         self.state_dir = state_dir
         self.port = port
         self.account = account
         self.region = region
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if enforce_iam else 'http'}://127.0.0.1:{port}"
+        self.ca_pem = state_dir / "tls" / "ca.pem" if enforce_iam else None
         self._kube_endpoint = kube_endpoint
         self._kube_ca = kube_ca_pem
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,7 +90,8 @@ class EmulatedAws:
     def env(self) -> dict[str, str]:
         """What boto3 and the cdk CLI need on top of the environment to reach this AWS and nothing else."""
         settings = self.state_dir / "aws-config"
-        return {
+        trust = {name: str(self.ca_pem) for name in ("AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS") if self.ca_pem}
+        return trust | {
             "AWS_ACCESS_KEY_ID": self.account,
             "AWS_SECRET_ACCESS_KEY": "emulated",
             "AWS_REGION": self.region,
@@ -103,6 +112,7 @@ class EmulatedAws:
         """A boto3 session of the account's administrator."""
         return EmulatedSession(
             self.url,
+            ca_pem=self.ca_pem,
             aws_access_key_id=self.account,
             aws_secret_access_key="emulated",  # noqa: S106 (the emulator's only key)
             region_name=self.region,
@@ -122,6 +132,9 @@ class EmulatedAws:
         command += ["--account", self.account, "--region", self.region]
         command += ["--kube-endpoint", self._kube_endpoint, "--kube-ca", str(self._kube_ca)]
         command += ["--state-dir", str(self.state_dir), "--parent-pid", str(os.getpid())]
+        if self.ca_pem:
+            tls.write(self.ca_pem.parent)
+            command.append("--enforce-iam")
         root = Path(__file__).resolve().parents[2]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         environment.pop(
@@ -142,7 +155,10 @@ class EmulatedAws:
         self._wait_ready(timeout_s)
 
     def _wait_ready(self, timeout_s: float) -> None:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        direct = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}),
+            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca_pem)),
+        )
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:

@@ -26,6 +26,7 @@ from rehearsal.aws import (
     models,
     network,
     patience,
+    policies,
     prometheus,
     topics,
 )
@@ -58,6 +59,7 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
     budgets.register()
     topics.register()
     codebuild.register()
+    policies.register()
     eks.register(options.kube_endpoint, options.kube_ca)
     by_signing = {service.signing: service for service in services}
 
@@ -88,7 +90,8 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
                 await patience.until_settled(stack)
             await ministack_app.app(scope, _replay(body), send)
             return
-        status, extra, answer = await asyncio.to_thread(_answer, service, scope, headers, body)
+        caller = credential[1] if options.enforce_iam else None
+        status, extra, answer = await asyncio.to_thread(_answer, service, scope, headers, body, caller)
         await _respond(send, status, extra, answer)
 
     return app
@@ -102,11 +105,13 @@ async def _respond(send: Send, status: int, extra: dict[str, str], answer: bytes
 
 
 def _answer(
-    service: Service, scope: dict[str, Any], headers: dict[str, str], body: bytes
+    service: Service, scope: dict[str, Any], headers: dict[str, str], body: bytes, caller: str | None
 ) -> tuple[int, dict[str, str], bytes]:
     query = scope.get("query_string", b"").decode()
     path = scope.get("raw_path", scope["path"].encode()).decode().partition("?")[0]
     try:
+        if caller is not None:
+            policies.check_caller(caller)
         name, params = models.parse_request(service.model, scope["method"], path, query, headers, body)
         return 200, {}, models.render(service.model, name, service.call(name, params))
     except ApiError as error:
@@ -146,6 +151,9 @@ async def run(options: Options, stopped: Callable[[], Awaitable[None]]) -> None:
     """Serve on 127.0.0.1 until `stopped` returns."""
     config = Config()
     config.bind = [f"127.0.0.1:{options.port}"]
+    if options.enforce_iam:
+        folder = options.state_dir / "tls"
+        config.certfile, config.keyfile = str(folder / "server.pem"), str(folder / "server.key")
     config.keep_alive_timeout = 75
     config.accesslog = None
     config.errorlog = "-"

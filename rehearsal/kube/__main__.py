@@ -18,7 +18,8 @@ from typing import Any
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from rehearsal.kube import schemas, tls
+from rehearsal import tls
+from rehearsal.kube import schemas
 from rehearsal.kube.access import Access
 from rehearsal.kube.api import Api
 from rehearsal.kube.auth import Authenticator

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from rehearsal.kube import tls
+from rehearsal import tls
 
 _KINDS = {
     "v1": {
@@ -42,12 +42,13 @@ _KINDS = {
 class KubeApi:
     """Serves on 127.0.0.1 at a free port. `objects` maps API paths to what was applied there."""
 
-    def __init__(self, folder: Path, aws_url: str):
+    def __init__(self, folder: Path, aws_url: str, aws_ca_pem: Path | None = None, cluster: str = "any"):
         self.ca_pem, certificate, key = tls.write(folder)
         self.objects: dict[str, dict[str, Any]] = {}
         self.refused = 0
         """Requests whose token the emulated STS did not confirm."""
         self.aws_url = aws_url
+        self._aws_ca_pem, self._cluster = aws_ca_pem, cluster
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
@@ -71,9 +72,9 @@ class KubeApi:
         if not url.startswith(self.aws_url):
             return False
         try:
-            with urllib.request.urlopen(
-                urllib.request.Request(url, headers={"x-k8s-aws-id": "any"})
-            ) as answer:
+            context = ssl.create_default_context(cafile=self._aws_ca_pem)
+            request = urllib.request.Request(url, headers={"x-k8s-aws-id": self._cluster})
+            with urllib.request.urlopen(request, context=context) as answer:
                 return answer.status == 200
         except urllib.error.URLError:
             return False

@@ -1,4 +1,4 @@
-"""The stand-in's own certificate authority and its server certificate for loopback."""
+"""A certificate authority for one server of the rehearsal, and the server's certificate for loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(folder: Path) -> tuple[Path, Path, Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rehearsal-kubernetes-ca")])
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rehearsal-ca")])
     ca_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
     ca = (
         _builder(ca_name, ca_name, ca_key.public_key())
@@ -36,7 +36,7 @@ def write(folder: Path) -> tuple[Path, Path, Path]:
         x509.DNSName("localhost"),
         x509.DNSName("kubernetes.default.svc"),
     ]
-    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rehearsal")])
     server = (
         _builder(server_name, ca_name, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
