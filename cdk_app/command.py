@@ -36,6 +36,7 @@ OUTSIDE = {
     "urllib3.exceptions": ("HTTPError",),
 }
 """What the libraries below us raise when AWS, Kubernetes or Ray does not answer or refuses."""
+FILE_REMEDY = "look at what is in that place, and who may read and write it"
 OUTSIDE_REMEDY = "check credentials, region and network: `aws sts get-caller-identity`, `kubectl get nodes`"
 
 
@@ -82,7 +83,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except outside() as error:
         click.secho(f"error: {type(error).__name__}: {str(error)[:1500]}", fg="red", err=True)
-        click.echo(f"  -> {OUTSIDE_REMEDY}", err=True)
+        of_a_file = isinstance(error, OSError) and error.filename is not None
+        click.echo(f"  -> {FILE_REMEDY if of_a_file else OUTSIDE_REMEDY}", err=True)
         sys.exit(SubstrateError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; everything that was started has been stopped", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from training.errors import DataError
 from training.gate.conditions import Condition
 from training.gate.decision import Decision
 
@@ -95,6 +96,7 @@ def replayer(count: int, shared: Path) -> Callable[["Evidence"], list[str]]:
         recipe, rules = evidence.recipe, evidence.recipe.environment
         settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
         adapter = evidence.folder / evidence.manifest["adapter"]["folder"]
+        _require_same_lessons(evidence.folder, shared / recipe.policy.base_model)
         with ExitStack() as stack:
 
             def player(name: str) -> "Policy":
@@ -106,6 +108,18 @@ def replayer(count: int, shared: Path) -> Callable[["Evidence"], list[str]]:
             return replay.check(evidence, count, player, random.SystemRandom())
 
     return again
+
+
+def _require_same_lessons(run: Path, base_dir: Path) -> None:
+    """The base is at hand here: what it declares has to be what the run's audit looked at."""
+    from training.audits import ancestry, contamination
+
+    kept, own = (ancestry.read(folder) for folder in (run / contamination.FOLDER, base_dir))
+    if [body.digest for body in kept.bodies] != [body.digest for body in own.bodies]:
+        raise DataError(
+            f"{base_dir} declares other lessons than {run / contamination.FOLDER}",
+            "the declaration in the run was changed; prepare a new run",
+        )
 
 
 def describe(decision: Decision) -> list[str]:

@@ -367,7 +367,11 @@ def read_records(path: Path) -> list[EvaluationRecord]:
             record = EvaluationRecord.from_json(json.loads(line))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path.name} line {number} is no record: {error}", "evaluate again") from None
-        if wrong := _not_replayed(record):
+        try:
+            wrong = _not_replayed(record)
+        except DataError as error:
+            raise DataError(f"{path.name} line {number}: {error.problem}", error.remedy) from None
+        if wrong:
             raise DataError(
                 f"{path.name} line {number}: the actions on task {record.digest} do not lead to the "
                 f"{', '.join(wrong)} stated",

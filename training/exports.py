@@ -1,31 +1,48 @@
-"""Names an adapter by what it computes."""
+"""Names an adapter by what it computes: the weights and options that PEFT writes."""
 
 import hashlib
 import json
 from pathlib import Path
 
-from training.files import file_digest, tree_digest
+from training.errors import DataError
+from training.files import file_digest
 
-CONFIG = "adapter_config.json"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+FILES = {WEIGHTS, CONFIG, "README.md"}
+"""What PEFT writes into the folder of an adapter."""
+_SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _WHERE = "base_model_name_or_path"
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 of an adapter as PEFT writes it: equal for equal weights and options.
+    """SHA-256 of an adapter: equal for equal weights and options.
 
-    PEFT writes its sets in an order that changes from process to process, and the path of the base.
+    PEFT writes its sets in an order that changes from process to process, and the path of the base. Raises
+    DataError when one of the two files is missing.
     """
-    return tree_digest(folder, read={CONFIG: _options_digest})
+    parts = [weights(folder), _options_digest(_file(folder, CONFIG))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def weights(folder: Path) -> str:
+    """SHA-256 of the weights alone."""
+    return file_digest(_file(folder, WEIGHTS))
+
+
+def _file(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise DataError(f"there is no {name} in {folder}", "name a folder that PEFT wrote an adapter to")
+    return folder / name
 
 
 def _options_digest(path: Path) -> str:
     try:
-        options = json.loads(path.read_bytes())
-        plain = {
-            key: sorted(value) if isinstance(value, list) else value
-            for key, value in options.items()
-            if key != _WHERE
-        }
-    except (ValueError, TypeError, AttributeError):  # no options of PEFT's: named by its bytes
+        options = dict(json.loads(path.read_bytes()))
+        for name in set(_SETS) & options.keys():
+            if isinstance(options[name], list):
+                options[name] = sorted(options[name])
+    except (ValueError, TypeError):  # no options of PEFT's: named by their bytes
         return file_digest(path)
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    # Within an option the order may count: of patterns PEFT takes the first that matches.
+    plain = sorted((name, json.dumps(value)) for name, value in options.items() if name != _WHERE)
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,9 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tree_digest(
-    folder: Path, *, without: str = "", read: Mapping[str, Callable[[Path], str]] | None = None
-) -> str:
-    """SHA-256 over the names and digests of all files below `folder`, but the one named `without`.
-
-    `read` takes the digest of the files of a name in another way than by their bytes.
-    """
-    total, read = hashlib.sha256(), read or {}
+def tree_digest(folder: Path, *, without: str = "") -> str:
+    """SHA-256 over the names and digests of all files below `folder`, but the one named `without`."""
+    total = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != without):
-        content = read.get(path.name, file_digest)(path)
-        total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
+        total.update(f"{path.relative_to(folder).as_posix()}\0{file_digest(path)}\n".encode())
     return total.hexdigest()

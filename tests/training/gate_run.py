@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from training import exports, lineage, prepare, recipe, seal, splits
+from training.audits import ancestry
 from training.environments import Game
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
 from training.files import file_digest
 from training.gate.evidence import BASE, CANDIDATE
 from training.recipe import Recipe
+from training.sweep import seeded
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "maze-rehearsal.toml"
 SMALL = {
@@ -67,10 +69,21 @@ def evaluate(
     return records
 
 
-def make(run: Path, base: Path, *, before: Solves, after: Solves, **changes: Any) -> Path:
-    """A finished run whose base and adapter solve as told; `changes` are recipe keys with __ for the dot."""
+def make(
+    run: Path,
+    base: Path,
+    *,
+    before: Solves,
+    after: Solves,
+    lists: Sequence[ancestry.Body] = (),
+    **changes: Any,
+) -> Path:
+    """A finished run whose base and adapter solve as told; `changes` are recipe keys with __ for the dot, and
+    `lists` what the base was taught."""
     base.mkdir(parents=True, exist_ok=True)
     (base / "config.json").write_text("{}")
+    if lists:
+        ancestry.declare(base, lists)
     overrides = SMALL | {key.replace("__", "."): value for key, value in changes.items()}
     prepare.prepare(recipe.load(RECIPE, overrides), run, base_dir=base, image="test", source=RECIPE)
     trained = _train(run, "first")
@@ -88,25 +101,32 @@ def candidate(adapter: dict[str, str]) -> str:
 
 def _train(run: Path, weights: str) -> dict[str, str]:
     (run / "adapter").mkdir(exist_ok=True)
-    (run / "adapter" / "weights").write_text(weights)
+    (run / "adapter" / exports.WEIGHTS).write_text(weights)
+    (run / "adapter" / exports.CONFIG).write_text("{}")
     return {"folder": "adapter", "digest": exports.digest(run / "adapter")}
 
 
 def reseed(run: Path, to: Path, seed: int, after: Solves) -> Path:
-    """The same run with another seed: another adapter, of which only the final plays differ."""
-    shutil.copytree(run, to)
-    adapter = _train(to, f"of seed {seed}")
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest |= {"run": to.name, "adapter": adapter}
-        manifest["recipe"]["seed"] = seed
-        for section in (seal.PLAYS, seal.STARTED):
-            manifest[section] = [play for play in manifest[section] if play["candidate"].startswith("base:")]
-
-    edit(to / "run.json", change)
-    edit(to / "recipe.json", lambda chosen: chosen.update(seed=seed))
+    """A run of the same recipe with another seed: other training rows, another adapter. The base is the same,
+    and so are its plays."""
+    base = to.parent / f"base of {to.name}"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    chosen = seeded(recipe.read_resolved(run / "recipe.json"), seed)
+    prepare.prepare(chosen, to, base_dir=base, image="test", source=RECIPE)
+    adapter, earlier = _train(to, f"of seed {seed}"), lineage.read(run)
+    labels = [seal.label(BASE, split) for split in seal.SEALED]
+    (to / "evaluations").mkdir(exist_ok=True)
+    for at in labels:
+        for path in (run / "evaluations").glob(f"{at}.*"):
+            shutil.copy(path, to / "evaluations" / path.name)
+    of_base = {
+        section: [play for play in earlier[section] if play["label"] in labels]
+        for section in (seal.PLAYS, seal.STARTED)
+    }
+    kept = {at: earlier["evaluations"][at] for at in labels}
+    lineage.update(to, adapter=adapter, evaluations=kept, **of_base)
     for split in seal.SEALED:
-        (to / "evaluations" / f"{seal.label(CANDIDATE, split)}.jsonl").unlink()
         evaluate(to, split, seal.label(CANDIDATE, split), candidate(adapter), after)
     return to
 

@@ -145,7 +145,9 @@ def test_a_run_keeps_its_audits_and_what_they_looked_at(tmp_path, base):
     (base / ancestry.DECLARATION).unlink()
     audits = lineage.read(run)["audits"]
     assert audits["contamination"]["passed"] is audits["reward"]["passed"] is True
-    assert audits["contamination"]["taught"] == [{"name": "school", "tasks": 20, "generator": {}}]
+    (school,) = audits["contamination"]["taught"]
+    assert (school["name"], school["tasks"], school["symmetries"]) == ("school", 20, False)
+    assert school["sha256"] == taught().bodies[0].digest
     said = CliRunner().invoke(audit_contamination, [str(run), "--json"])
     assert said.exit_code == 0
     assert json.loads(said.stdout) == audits["contamination"] == lineage.read(run)["audits"]["contamination"]

@@ -36,6 +36,8 @@ def test_everything_that_is_computed_does(tmp_path):
         {"lora_alpha": 16},
         {"target_modules": ["q_proj"]},
         {"use_rslora": True},
+        {"alpha_pattern": {"q": 1, "q_proj": 2}},
+        {"alpha_pattern": {"q_proj": 2, "q": 1}},
     ]
     digests = [adapter(tmp_path / str(number), **change) for number, change in enumerate(changes)]
     assert len(set(digests)) == len(changes)

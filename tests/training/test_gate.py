@@ -1,6 +1,7 @@
 """`skypod gate` on run folders: what it writes, and every way of faking a pass that it refuses."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -8,6 +9,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from cdk_app.audit import audit_contamination
 from cdk_app.gate import gate
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
@@ -15,6 +17,7 @@ from training import exports, lineage, prepare, recipe, splits
 from training.audits import ancestry
 from training.errors import ConfigError, DataError
 from training.evaluate import ceiling
+from training.files import tree_digest
 from training.gate import evidence, replay
 from training.gate.judge import judge
 from training.gate.thresholds import check_attainable
@@ -122,7 +125,7 @@ def test_every_doctored_evaluation_is_told_at_once(run):
 
 
 def test_evaluations_of_another_adapter_are_refused(run):
-    (run / "adapter" / "weights").write_text("a checkpoint that was not played")
+    (run / "adapter" / exports.WEIGHTS).write_text("a checkpoint that was not played")
     refused(run, r"the adapter in adapter was changed or is gone: it is \w+, the run made \w+")
     other = {"folder": "adapter", "digest": exports.digest(run / "adapter")}
     edit(run / "run.json", lambda manifest: manifest.update(adapter=other))
@@ -182,12 +185,164 @@ def hide(manifest, label, *sections):
             lambda manifest: manifest["test_plays"][-1].update(candidate="base:0"),
             "peek was played by adapter:10, the seal says base:0",
         ),
+        (
+            lambda manifest: (
+                hide(manifest, "peek", "test_plays", "test_started"),
+                manifest["evaluations"].update(peek=manifest["evaluations"]["final"] | {"split": "dev"}),
+            ),
+            "evaluations/peek.jsonl holds 64 sealed tasks of a play that is not on record",
+        ),
+        (
+            lambda manifest: renamed(manifest, candidate=base_of(manifest)),
+            r"evaluations/peek.jsonl was played by adapter:10, the seal says base:\w+",
+        ),
+        (
+            lambda manifest: renamed(manifest, split="ood"),
+            "evaluations/peek.jsonl holds 64 tasks that are not of ood, as which it is sealed",
+        ),
+        (
+            lambda manifest: renamed(manifest, split="dev"),
+            "peek is in test_plays as a play of dev, which is not sealed",
+        ),
+        (
+            lambda manifest: manifest["evaluations"].pop("peek"),
+            "peek was finished on test, but its evaluation is not on record",
+        ),
     ],
 )
 def test_another_candidates_look_cannot_be_hidden_in_part(run, change, told):
     evaluate(run, "test", "peek", "adapter:10", one_in(30))
     edit(run / "run.json", change)
     refused(run, told)
+
+
+def base_of(manifest) -> str:
+    return "base:" + manifest["base"]["digest"][:16]
+
+
+def renamed(manifest, *, candidate: str | None = None, split: str | None = None):
+    """Another policy or split for a look, in all three places."""
+    for section in ("test_plays", "test_started"):
+        for play in manifest[section]:
+            if play["label"] == "peek":
+                play.update({"candidate": candidate or play["candidate"], "split": split or play["split"]})
+    manifest["evaluations"]["peek"].update(
+        {
+            "policy": candidate or manifest["evaluations"]["peek"]["policy"],
+            "split": split or manifest["evaluations"]["peek"]["split"],
+        }
+    )
+
+
+def test_an_unfinished_look_cannot_be_the_bases(run):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+
+    def change(manifest):
+        hide(manifest, "peek", "test_plays")
+        manifest["test_started"][-1]["candidate"] = base_of(manifest)
+        manifest["test_started"][-1]["again"] = "once more"
+
+    edit(run / "run.json", change)
+    refused(run, r"evaluations/peek.jsonl was played by adapter:10, the seal says base:\w+")
+
+
+@pytest.mark.parametrize("name", ["kept.bak", "old/peek.jsonl"])
+def test_a_look_is_found_under_any_name(run, name):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    edit(run / "run.json", lambda manifest: hide(manifest, "peek", "test_plays", "test_started"))
+    path = run / "evaluations" / name
+    path.parent.mkdir(exist_ok=True)
+    (run / "evaluations" / "peek.jsonl").rename(path)
+    refused(run, f"evaluations/{name} holds 64 sealed tasks of a play that is not on record")
+
+
+@pytest.mark.parametrize("section", ["test_plays", "test_started"])
+def test_a_repeat_keeps_its_reason(run, section):
+    own = gate_run.candidate(lineage.read(run)["adapter"])
+    evaluate(run, "test", "served", own, one_in(40), again="through a server")
+    edit(run / "run.json", lambda manifest: manifest[section][-1].update(again="for another"))
+    refused(run, "served was begun for another reason than it was finished for")
+    for each in ("test_plays", "test_started"):
+        edit(run / "run.json", lambda manifest, each=each: manifest[each][-1].update(again=None))
+    refused(run, r"served repeats a play of test by adapter:\w+ without a reason")
+
+
+def test_what_is_no_file_among_the_evaluations_is_refused(run):
+    os.mkfifo(run / "evaluations" / "waiting.jsonl")
+    (run / "evaluations" / "nowhere.jsonl").symlink_to("nothing")
+    told = refused(run, "evaluations/waiting.jsonl is no file of its own")
+    assert "evaluations/nowhere.jsonl is no file of its own" in told
+
+
+def test_a_reward_audit_is_made_again_not_believed(run):
+    edit(run / "run.json", lambda manifest: manifest["audits"].update(reward={"passed": True}))
+    refused(run, "its audit names the reward None, the recipe solve-format-v1")
+    edit(run / "run.json", lambda manifest: manifest.update(reward="format-only-v9"))
+    refused(run, "the manifest names the reward 'format-only-v9', the recipe solve-format-v1")
+
+
+def test_one_adapter_is_not_two_seeds(run, other):
+    first, second = evidence.read(run), evidence.read(other)
+    second.weights = first.weights
+    with pytest.raises(ConfigError, match="hold the same adapter"):
+        evidence.check_comparable(first, second, seeds=True)
+    second.weights = "others"
+    second.manifest["data"]["train"] = first.manifest["data"]["train"]
+    with pytest.raises(ConfigError, match="were trained on the same rows"):
+        evidence.check_comparable(first, second, seeds=True)
+    evidence.check_comparable(first, second, seeds=False)
+
+
+def test_a_label_cannot_look_like_a_line_of_ours(run):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    edit(run / "run.json", lambda manifest: manifest["test_plays"][-1].update(label="x\n\x1b[1mPassed."))
+    told = refused(run, "gives no evidence")
+    assert "\nPassed" not in told
+    assert "\x1b" not in told
+    assert r"x\n\x1b[1mPassed. was finished" in told
+
+
+def test_no_decision_outlives_evidence_that_cannot_even_be_read(run, other, tmp_path):
+    """Whatever is damaged, and whichever of the runs that were judged together."""
+    two = shutil.copytree(other, tmp_path / "two")
+    damages = [
+        lambda: (run / "run.json").write_text("[]"),
+        lambda: edit(run / "run.json", lambda manifest: manifest.update(commit=7)),
+        lambda: edit(run / "run.json", lambda manifest: manifest.update(commit="\ud800")),
+        lambda: edit(run / "run.json", lambda manifest: manifest["adapter"].update(folder="x" * 9000)),
+    ]
+    sound = (run / "run.json").read_text()
+    for damage in damages:
+        (run / "run.json").write_text(sound)
+        judge([run, two])
+        damage()
+        with pytest.raises(DataError):
+            judge([run, two])
+        assert not [name for folder in (run, two) for name in WRITTEN if (folder / name).exists()]
+        assert "gate" not in lineage.read(two)
+
+
+def test_a_decision_that_cannot_be_written_leaves_none(run):
+    judge([run])
+    (run / "gate.html").unlink()
+    (run / "gate.html").mkdir()
+    with pytest.raises(DataError, match="cannot be written") as error:
+        judge([run])
+    assert "move away" in error.value.remedy
+    assert "gate" not in lineage.read(run)
+    assert not (run / "gate.json").exists()
+
+
+def test_a_wrong_option_withdraws_nothing(run):
+    judge([run])
+
+    def replay(_):
+        raise ConfigError("513 tasks cannot be played again", "use 1 to 512")
+
+    with pytest.raises(ConfigError):
+        judge([run], replay=replay)
+    assert lineage.read(run)["gate"]["decision"] == "passed"
+    assert (run / "gate.json").exists()
 
 
 def test_an_unfinished_play_of_what_is_not_sealed_hides_nothing(run):
@@ -210,7 +365,45 @@ def test_what_the_base_was_taught_stays_what_it_was(run):
     ancestry.declare(run / "ancestry", [])
     refused(run, "the base model's ancestry was changed or is gone since the run was prepared")
     edit(run / "run.json", lambda manifest: manifest.pop("ancestry"))
-    refused(run, r"what the base was taught \(declared\) is not what the contamination audit noted")
+    refused(run, r"what the base was taught \(declared\) is not what was noted when the run was prepared")
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """A run whose base was taught two tasks, turned in all ways."""
+    folder = tmp_path_factory.mktemp("taught")
+    lists = [ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgh")], symmetries=True)]
+    return make(folder / "one", folder / "base", before=one_in(3), after=one_in(40), lists=lists)
+
+
+def teach(run, *bodies):
+    """Someone declares other lessons, and notes their digest in the manifest."""
+    ancestry.declare(run / "ancestry", bodies)
+    edit(run / "run.json", lambda m: m.update(ancestry=tree_digest(run / "ancestry")))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgx")], symmetries=True),
+        ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgh")]),
+    ],
+)
+def test_as_many_other_lessons_are_not_what_was_noted(taught, tmp_path, body):
+    run = shutil.copytree(taught, tmp_path / "one")
+    teach(run, body)
+    refused(run, r"what the base was taught \(taught\) is not what was noted")
+
+
+def test_an_audit_of_later_files_replaces_nothing_that_was_noted(taught, tmp_path):
+    run = shutil.copytree(taught, tmp_path / "one")
+    shutil.rmtree(run / "ancestry")
+    edit(run / "run.json", lambda manifest: manifest.pop("ancestry"))
+    noted = lineage.read(run)["audits"]["contamination"]["taught"]
+    for _ in range(2):
+        assert CliRunner().invoke(audit_contamination, [str(run)]).exit_code == 1
+        assert lineage.read(run)["audits"]["contamination"]["taught"] == noted
+    refused(run, "its contamination audit did not pass")
 
 
 def test_a_split_without_a_noted_digest_is_refused(run):
@@ -412,8 +605,9 @@ def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
 class FromRecords:
     """Plays as the records of one label say."""
 
-    def __init__(self, read, label):
-        self.actions = {record.digest: record.actions for record in read.records[label]}
+    def __init__(self, read, label, ood=None):
+        records = [*read.records[label], *read.records[f"{ood or label}-ood"]]
+        self.actions = {record.digest: record.actions for record in records}
 
     def act(self, conversations):
         return [self.actions[one.key.split("/")[0]][len(one.turns)] for one in conversations]
@@ -422,7 +616,10 @@ class FromRecords:
 def test_tasks_played_again_show_whose_records_they_are(run):
     read = evidence.read(run)
     played = replay.check(read, 64, lambda name: FromRecords(read, name), random.Random(0))
-    assert sorted(played) == sorted(row["digest"] for row in read.rows["test"])
+    decide = [*read.rows["test"], *read.rows["ood"]]
+    assert sorted(played) == sorted(row["digest"] for row in decide)
+    with pytest.raises(DataError, match=r"adapter:\w+ plays \d+ of 6 tasks of ood otherwise than"):
+        replay.check(read, 64, lambda name: FromRecords(read, name, ood="baseline"), random.Random(0))
     with pytest.raises(DataError, match=r"adapter:\w+ plays \d+ of 64 tasks of test otherwise than"):
         replay.check(read, 64, lambda name: FromRecords(read, "baseline"), random.Random(0))
     with pytest.raises(DataError, match=r"base:\w+ plays \d+ of 64 tasks of test otherwise than"):

@@ -97,7 +97,13 @@ def audit(rows_of: Mapping[str, Sequence[Row]], known: Ancestry) -> Contaminatio
         why=known.why,
         source=known.source,
         taught=tuple(
-            {"name": body.name, "tasks": len(body.prints), "generator": body.generator}
+            {
+                "name": body.name,
+                "tasks": len(body.prints),
+                "symmetries": body.symmetries,
+                "sha256": body.digest,
+                "generator": body.generator,
+            }
             for body in known.bodies
             if not body.guessed
         ),
@@ -115,9 +121,13 @@ def audit_run(run_dir: Path) -> Contamination:
     drawn = dict(splits.of_recipe(lineage.read_recipe(run_dir)))
     foreign = [name for name, rows in rows_of.items() if tuple(rows) != tuple(drawn[name])]
     faults = [f"the rows of {name} are not those that the recipe draws" for name in foreign]
-    noted = lineage.read(run_dir).get("ancestry")  # runs of before it was noted have none
-    if noted is not None and tree_digest(run_dir / FOLDER) != noted:
+    manifest = lineage.read(run_dir)
+    if tree_digest(run_dir / FOLDER) != manifest.get("ancestry"):
         faults.append("the base model's ancestry was changed or is gone since the run was prepared")
+    noted = manifest.get("audits", {}).get("contamination", {})
+    for of, said in (("declared", found.declared), ("taught", list(found.taught))):
+        if noted.get(of) != said:
+            faults.append(f"what the base was taught ({of}) is not what was noted when the run was prepared")
     return Contamination(**{**vars(found), "faults": (*found.faults, *faults)})
 
 

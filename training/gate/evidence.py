@@ -13,6 +13,7 @@ from typing import Any
 
 from training import exports, lineage, recipe, seal, splits
 from training.audits import contamination
+from training.audits import reward as reward_audit
 from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
 from training.files import file_digest, read_json
@@ -31,7 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 @dataclass
 class Evidence:
-    """One run's evidence; `read` raises unless it is complete. `records` is by label, `rows` by split."""
+    """One run's evidence; `read` raises unless it is complete. `records` is by label, `rows` by split,
+    `weights` the digest of the adapter's weights, whatever its options."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -40,6 +42,7 @@ class Evidence:
     records: dict[str, list[EvaluationRecord]] = field(default_factory=dict)
     looks: list[Look] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    weights: str = ""
 
     @property
     def run(self) -> str:
@@ -79,6 +82,12 @@ class Evidence:
         kept = ("split", "policy", "records", "played")
         if not _NAME.fullmatch(self.run):
             raise ValueError(f"no run is called {self.run!r}")
+        shown = [self.manifest["created"], self.manifest["commit"]]
+        for play in self.manifest[seal.PLAYS]:
+            shown += [play["played"], play["again"] or ""]
+        for text in shown:
+            if not (isinstance(text, str) and text.isprintable()):
+                raise ValueError(f"no text to show is {text!r}")
         return {
             "created": self.manifest["created"],
             "commit": self.manifest["commit"],
@@ -106,17 +115,29 @@ def read(run_dir: Path) -> Evidence:
         evidence = _read(run_dir)
         if not evidence.problems:
             evidence.to_json()  # every entry that the decision will show is there
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except OSError as error:
+        raise DataError(
+            f"a file of run {run_dir.name!r} cannot be read: {error}",
+            "nothing was decided; look at what is in that place",
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise DataError(
             f"the files of run {run_dir.name!r} are not as a run writes them: {error!r}",
             "nothing was decided; restore what was changed, or prepare a new run",
         ) from error
     if evidence.problems:
         raise DataError(
-            "\n  - ".join([f"run {run_dir.name!r} gives no evidence to decide on:", *evidence.problems]),
+            "\n  - ".join(
+                [f"run {run_dir.name!r} gives no evidence to decide on:", *map(_visible, evidence.problems)]
+            ),
             "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
         )
     return evidence
+
+
+def _visible(text: str) -> str:
+    """Labels and folders are the run's own words: none may look like a line of ours."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _read(run_dir: Path) -> Evidence:
@@ -127,6 +148,7 @@ def _read(run_dir: Path) -> Evidence:
         report = manifest.get("audits", {}).get(audit)
         if report is None or report["passed"] is not True:
             evidence.problems.append(f"its {audit} audit {'did not pass' if report else 'is missing'}")
+    _check_reward(evidence)
     if "adapter" not in manifest:
         evidence.problems.append("training has not finished: there is no adapter")
     else:
@@ -150,10 +172,15 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
             f"runs {first.run!r} and {other.run!r} have the same seed {first.recipe.seed}",
             "one seed played twice says nothing about others; name runs of different seeds",
         )
-    if first.candidate == other.candidate:
+    if first.weights == other.weights:
         raise ConfigError(
             f"runs {first.run!r} and {other.run!r} hold the same adapter {first.candidate}",
             "name each adapter once, and an incumbent that is another",
+        )
+    if seeds and first.manifest["data"]["train"] == other.manifest["data"]["train"]:
+        raise ConfigError(
+            f"runs {first.run!r} and {other.run!r} were trained on the same rows",
+            "a seed draws its own training rows: name runs of a sweep",
         )
     differing = [name for name in seal.SEALED if first.manifest["data"][name] != other.manifest["data"][name]]
     if differing or first.recipe.environment != other.recipe.environment:
@@ -199,17 +226,22 @@ def _read_splits(evidence: Evidence) -> None:
             evidence.problems.append(error.problem)
     if evidence.problems:
         return
-    audited = contamination.audit_run(evidence.folder)
-    evidence.problems += audited.faults
-    noted = evidence.manifest.get("audits", {}).get("contamination", {})
-    for of, found in (("declared", audited.declared), ("taught", list(audited.taught))):
-        if of in noted and noted[of] != found:
-            evidence.problems.append(
-                f"what the base was taught ({of}) is not what the contamination audit noted: {found}"
-            )
+    evidence.problems += contamination.audit_run(evidence.folder).faults
     rules, gate = evidence.recipe.environment, evidence.recipe.gate
     tasks = [splits.row_task(row) for row in evidence.rows[gate.split]]
     check_attainable(gate, ceiling(rules.make(), tasks, rules.max_turns), len(tasks))
+
+
+def _check_reward(evidence: Evidence) -> None:
+    """The audit again, which takes a second: what is noted of it could be anything."""
+    chosen, manifest = evidence.recipe, evidence.manifest
+    found, noted = reward_audit.of_recipe(chosen), manifest.get("audits", {}).get("reward") or {}
+    evidence.problems += found.faults
+    for where, name in (("the manifest", manifest.get("reward")), ("its audit", noted.get("reward"))):
+        if name != chosen.environment.reward:
+            evidence.problems.append(
+                f"{where} names the reward {name!r}, the recipe {chosen.environment.reward}"
+            )
 
 
 def _check_adapter(evidence: Evidence) -> None:
@@ -217,11 +249,13 @@ def _check_adapter(evidence: Evidence) -> None:
     noted, run = evidence.manifest["adapter"], evidence.folder.resolve()
     folder = run / noted["folder"]
     files = list(folder.rglob("*"))
-    if not folder.resolve().is_relative_to(run) or any(path.is_symlink() for path in files) or not files:
+    odd = [path for path in files if path.is_symlink() or path.name not in exports.FILES]
+    if not folder.resolve().is_relative_to(run) or odd or not files:
         evidence.problems.append(
-            f"the adapter in {noted['folder']} is not in files of its own within the run"
+            f"the adapter in {noted['folder']} is not in files of its own within the run, and nothing else"
         )
         return
+    evidence.weights = exports.weights(folder)
     found = exports.digest(folder)
     if found != noted["digest"]:
         evidence.problems.append(
@@ -231,7 +265,7 @@ def _check_adapter(evidence: Evidence) -> None:
 
 
 def _read_evaluations(evidence: Evidence) -> None:
-    sealed = {row["digest"] for split in seal.SEALED for row in evidence.rows.get(split, ())}
+    sealed = {split: {row["digest"] for row in evidence.rows.get(split, ())} for split in seal.SEALED}
     evidence.problems += ledger.faults(evidence.folder, evidence.manifest, sealed)
     plays = {play["label"]: play for play in evidence.manifest.get(seal.PLAYS, [])}
     for split in seal.SEALED:

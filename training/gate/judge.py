@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from training import lineage
-from training.errors import ConfigError, SkypodError
+from training.errors import ConfigError, DataError
 from training.files import write_atomic, write_json
 from training.gate import page
 from training.gate.decision import Decision, Incumbent, decide
@@ -24,18 +24,19 @@ def judge(
     """Decide on one run, or on several seeds of one recipe; returns the decision and what was written of it.
 
     Every run folder gets gate.json, gate.html and the section "gate" of its run.json. When anything of the
-    evidence is refused nothing is written, and an earlier decision on that run is withdrawn: see
+    evidence is refused nothing is written, and earlier decisions on all these runs are withdrawn: see
     `evidence.read` for what is raised. `replay` plays some tasks of a run again, returns their digests, and
     raises where its records are not what it sees.
     """
     folders = [folder.resolve() for folder in run_dirs]
     if len(set(folders)) != len(folders):
         raise ConfigError("a run is named twice", "name each run once")
-    runs = [_read(folder, show) for folder in folders]
+    with _withdrawn_if_unsound(folders):
+        runs = [_read(folder, show) for folder in folders]
     replayed = {}
     for run in runs if replay else ():
         show(f"{run.run}: playing tasks again with base and adapter from disk")
-        with _withdrawn_if_unsound(run.folder):
+        with _withdrawn_if_unsound(folders, but_for=ConfigError):
             replayed[run.run] = replay(run)
     for other in runs[1:]:
         check_comparable(runs[0], other, seeds=True)
@@ -45,6 +46,16 @@ def judge(
         for run in runs:
             check_comparable(run, serving, seeds=False)
         incumbent = Incumbent(serving.run, serving.candidate, serving.played(CANDIDATE))
+    with _withdrawn_if_unsound(folders):
+        return _decide(runs, incumbent, serving, replayed)
+
+
+def _decide(
+    runs: Sequence[Evidence],
+    incumbent: Incumbent | None,
+    serving: Evidence | None,
+    replayed: dict[str, list[str]],
+) -> tuple[Decision, dict[str, Any]]:
     decision = decide(runs[0].recipe.gate, [run.entrant() for run in runs], incumbent)
     written = {
         "decision": "passed" if decision.passed else "refused",
@@ -54,28 +65,43 @@ def judge(
         "evidence": {run.run: run.to_json() for run in (*runs, *([serving] if serving else []))},
     }
     html = page.render(decision, written, {run.run: run.records for run in runs})
-    for run in runs:
-        write_atomic(run.folder / PAGE, html)
-        write_json(run.folder / JSON, written)
-        lineage.update(run.folder, gate=written)
+    try:
+        for run in runs:
+            write_atomic(run.folder / PAGE, html)
+            write_json(run.folder / JSON, written)
+            lineage.update(run.folder, gate=written)
+    except OSError as error:
+        raise DataError(
+            f"the decision cannot be written: {error}", "move away what is in that place, and decide again"
+        ) from error
     return decision, written
 
 
 def _read(folder: Path, show: Callable[[str], None]) -> Evidence:
     show(f"reading {folder.name}: drawing its splits again, replaying every episode")
-    with _withdrawn_if_unsound(folder):
-        return read(folder)
+    return read(folder)
 
 
 @contextmanager
-def _withdrawn_if_unsound(folder: Path) -> Iterator[None]:
-    """An earlier decision does not outlive the evidence that it rests on."""
+def _withdrawn_if_unsound(
+    folders: Sequence[Path], but_for: type[Exception] | tuple[()] = ()
+) -> Iterator[None]:
+    """Earlier decisions do not outlive the evidence that they rest on, whatever is wrong with it."""
     try:
         yield
-    except SkypodError:
-        if (folder / JSON).is_file():
-            (folder / JSON).unlink()
-            (folder / PAGE).unlink(missing_ok=True)
-            with suppress(SkypodError), lineage.changing(folder) as manifest:
-                manifest.pop("gate", None)
+    except but_for:
         raise
+    except Exception:
+        for folder in folders:
+            _withdraw(folder)
+        raise
+
+
+def _withdraw(folder: Path) -> None:
+    for name in (PAGE, JSON):
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+    with suppress(Exception):  # a manifest that cannot be read says nothing
+        if "gate" in lineage.read(folder):
+            with lineage.changing(folder) as manifest:
+                manifest.pop("gate")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +12,84 @@ UNVERIFIED = "unverified"
 """Under which all endpoints that nobody could verify are sealed; their evaluations name the address."""
 
 
-def faults(folder: Path, manifest: Mapping[str, Any], sealed: Collection[str]) -> Iterator[str]:
-    """One sentence for each thing that no run writes; `sealed` are the digests of all sealed tasks."""
+def faults(folder: Path, manifest: Mapping[str, Any], sealed: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """One sentence for each thing that no run writes; `sealed` are the digests of the tasks by split."""
     plays, started = manifest.get(seal.PLAYS, []), manifest.get(seal.STARTED, [])
     for section, entries in ((seal.PLAYS, plays), (seal.STARTED, started)):
         for label, times in Counter(entry["label"] for entry in entries).items():
             if times > 1:
                 yield f"{label} is {times} times in {section}"
-    begun = {(entry["label"], entry["candidate"], entry["split"]) for entry in started}
-    evaluations = manifest["evaluations"]
+        for entry in entries:
+            if entry["split"] not in seal.SEALED:
+                yield f"{entry['label']} is in {section} as a play of {entry['split']}, which is not sealed"
+    yield from _without_reason(started)
+    begun = {entry["label"]: entry for entry in started}
     for play in plays:
-        label, candidate, split = play["label"], play["candidate"], play["split"]
-        if (label, candidate, split) not in begun:
-            yield f"{label} was finished by {candidate} on {split}, but never begun"
-        policy = evaluations.get(label, {}).get("policy", candidate)
-        if policy != candidate and not (candidate == UNVERIFIED and policy.startswith(UNVERIFIED)):
-            yield f"{label} was played by {policy}, the seal says {candidate}"
-    known = evaluations.keys() | {entry["label"] for entry in started}
-    for path in sorted((folder / "evaluations").glob("*.jsonl")):
-        if path.stem not in known and (found := len(_digests(path) & set(sealed))):
-            yield f"evaluations/{path.name} holds {found} sealed tasks of a play that is not on record"
+        yield from _unlike(play, begun.get(play["label"]), manifest["evaluations"].get(play["label"]))
+    for path in sorted((folder / "evaluations").rglob("*")):
+        yield from _hidden(path, path.relative_to(folder).as_posix(), begun, sealed)
 
 
-def _digests(path: Path) -> set[str]:
-    found = set()
+def _without_reason(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    seen = set()
+    for entry in started:
+        candidate, split, reason = entry["candidate"], entry["split"], entry["again"]
+        if (candidate, split) in seen and not (isinstance(reason, str) and reason.strip()):
+            yield f"{entry['label']} repeats a play of {split} by {candidate} without a reason"
+        seen.add((candidate, split))
+
+
+def _unlike(
+    play: Mapping[str, Any], begun: Mapping[str, Any] | None, entry: Mapping[str, Any] | None
+) -> Iterator[str]:
+    label, candidate, split = play["label"], play["candidate"], play["split"]
+    if begun is None or (begun["candidate"], begun["split"]) != (candidate, split):
+        yield f"{label} was finished by {candidate} on {split}, but never begun"
+    elif begun["again"] != play["again"]:
+        yield f"{label} was begun for another reason than it was finished for"
+    if entry is None:
+        yield f"{label} was finished on {split}, but its evaluation is not on record"
+    elif not _is_by(entry["policy"], candidate):
+        yield f"{label} was played by {entry['policy']}, the seal says {candidate}"
+    elif entry["split"] != split:
+        yield f"{label} played {entry['split']}, the seal says {split}"
+
+
+def _hidden(
+    path: Path, name: str, begun: Mapping[str, Mapping[str, Any]], sealed: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    """What a file holds of the sealed tasks has to be a play that was begun, of that split by that policy."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        yield f"{name} is no file of its own"
+        return
+    if path.is_dir():
+        return
+    found = _digests(path)
+    known = {digest for digests in sealed.values() for digest in digests} & found.keys()
+    if not known:
+        return
+    entry = begun.get(path.stem) if name == f"evaluations/{path.stem}.jsonl" else None
+    if entry is None:
+        yield f"{name} holds {len(known)} sealed tasks of a play that is not on record"
+        return
+    if strange := found.keys() - set(sealed.get(entry["split"], ())):
+        yield f"{name} holds {len(strange)} tasks that are not of {entry['split']}, as which it is sealed"
+    others = {policy for policy in found.values() if not _is_by(policy, entry["candidate"])}
+    if others:
+        yield f"{name} was played by {min(others)}, the seal says {entry['candidate']}"
+
+
+def _is_by(policy: Any, candidate: str) -> bool:
+    return policy == candidate or (candidate == UNVERIFIED and str(policy).startswith(UNVERIFIED))
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """The policy by task, of each line that has one; the last may be of a play that was cut off."""
+    found = {}
     for line in path.read_bytes().splitlines():
         try:
-            found.add(json.loads(line)["digest"])
-        except (ValueError, LookupError, TypeError):
-            continue  # the last line of a play that was cut off
+            record = json.loads(line)
+            found[str(record["digest"])] = str(record.get("policy"))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
     return found

@@ -11,22 +11,36 @@ from dataclasses import replace
 from training import seal, splits
 from training.errors import ConfigError, DataError
 from training.evaluate import EvaluationSettings, Policy, play
+from training.gate.counts import OOD
 from training.gate.evidence import BASE, CANDIDATE, Evidence
 
 SHOWN = 3
 
 
 def check(evidence: Evidence, count: int, players: Callable[[str], Policy], draw: random.Random) -> list[str]:
-    """Play `count` tasks of the deciding split with base and candidate; returns the digests of the tasks.
+    """Play `count` tasks of each split that decides with base and candidate; returns the tasks' digests.
 
-    `players` makes the player of "baseline" and of "final". DataError when an action differs from those on
-    record; ConfigError when the split has fewer tasks.
+    Those are the split of the thresholds and `ood`, of which all are played where it has fewer. `players`
+    makes the player of "baseline" and of "final". DataError when an action differs from those on record;
+    ConfigError when the first split has fewer tasks.
     """
-    split, rules = evidence.recipe.gate.split, evidence.recipe.environment
-    rows: Sequence[splits.Row] = evidence.rows[split]
-    if not 1 <= count <= len(rows):
-        raise ConfigError(f"{count} tasks of {split} cannot be played again", f"use 1 to {len(rows)}")
-    tasks = [splits.row_task(row) for row in draw.sample(rows, count)]
+    split = evidence.recipe.gate.split
+    if not 1 <= count <= len(evidence.rows[split]):
+        raise ConfigError(
+            f"{count} tasks of {split} cannot be played again", f"use 1 to {len(evidence.rows[split])}"
+        )
+    return [
+        digest
+        for each in dict.fromkeys((split, OOD))
+        for digest in _again(evidence, each, count, players, draw)
+    ]
+
+
+def _again(
+    evidence: Evidence, split: str, count: int, players: Callable[[str], Policy], draw: random.Random
+) -> list[str]:
+    rules, rows = evidence.recipe.environment, evidence.rows[split]
+    tasks = [splits.row_task(row) for row in draw.sample(rows, min(count, len(rows)))]
     settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
     for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
         noted = {record.digest: record.actions for record in evidence.records[seal.label(name, split)]}
@@ -38,8 +52,8 @@ def check(evidence: Evidence, count: int, players: Callable[[str], Policy], draw
                 for one in other[:SHOWN]
             )
             raise DataError(
-                f"{policy} plays {len(other)} of {count} tasks of {split} otherwise than its records say: "
-                + shown,
+                f"{policy} plays {len(other)} of {len(tasks)} tasks of {split} otherwise than its records "
+                f"say: {shown}",
                 "the records are of another policy, or this machine rounds otherwise; play all of it again",
             )
     return [task.digest for task in tasks]
