@@ -134,7 +134,15 @@ def test_an_answer_far_too_long_is_no_completion():
     assert len(server.requests) == 1
 
 
-def test_an_interrupt_does_not_wait_for_the_slowest_request():
+@pytest.fixture
+def interruptible():
+    """A shell that starts tests in the background has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_does_not_wait_for_the_slowest_request(interruptible):
     def interrupt(pictures, answers):
         os.kill(os.getpid(), signal.SIGINT)
         return "x"

@@ -1,5 +1,6 @@
 """Templates of self-contained pages, and how figures stand on them."""
 
+import math
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -21,12 +22,19 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
+def encoded(page: str) -> bytes:
+    """The bytes of a page; what UTF-8 cannot hold, such as half of a surrogate pair, stands as its escape."""
+    return page.encode(errors="backslashreplace")
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
 
 
 def seconds(value: float) -> str:
     """Seconds as a person says them: 30 ms, 8.2 s, 2 min 05 s, 1 h 03 min."""
+    if not math.isfinite(value):
+        return "–"
     if value < 0.1:
         return f"{1000 * value:.0f} ms"
     if value < 60:

@@ -80,7 +80,7 @@ def plays(run: Run) -> list[dict[str, Any]]:
     seen, found = set(), []
     for play in run.manifest.get(seal.PLAYS, []):
         key = (play["candidate"], play["split"])
-        found.append({**play, "repeat": key in seen})
+        found.append({"again": None, **play, "repeat": key in seen})
         seen.add(key)
     return found
 
@@ -107,11 +107,16 @@ def comparison(run: Run) -> list[Line]:
     ):
         played = [run.evaluations.get(seal.label(when, split)) for split in ("test", "test-512")]
         if all(played):
-            lines.append(Line(name, cpu_s, *(one.summary.to_json() for one in played)))
+            lines.append(Line(name, float(cpu_s), *(_shares(one.summary.to_json()) for one in played)))
     for name, says in _POLICIES.items():
         if part := made["policies"].get(name):
-            lines.append(Line(says, part.get("cpu_s"), part["splits"]["test"], part["splits"]["test-512"]))
+            cpu_s = None if part.get("cpu_s") is None else float(part["cpu_s"])
+            lines.append(Line(says, cpu_s, *(_shares(part["splits"][split]) for split in ("test", "test-512"))))
     return lines
+
+
+def _shares(summary: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(summary[key]) for key in ("solve_rate", "low", "high")}
 
 
 def imitation_curve(run: Run) -> Markup | None:

@@ -1,6 +1,6 @@
 """The page itself: figures, charts and pictures put into the template."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from markupsafe import Markup
 from training import seal
 from training.files import write_atomic
 from training.report import charts, html, learning, pictures
-from training.report.run import Played, Run, read
+from training.report.run import Played, Run, read, run_part
 
 NAME = "report.html"
 _NAMES = {"baseline": "before", "final": "after", "served": "after, served"}
@@ -45,32 +45,36 @@ def write(run_dir: Path) -> Path:
     Parts that are missing are named on the page. Raises DataError when the folder holds nothing of a run.
     """
     path = run_dir / NAME
-    write_atomic(path, render(read(run_dir)))
+    write_atomic(path, html.encoded(render(read(run_dir))))
     return path
 
 
 def render(run: Run) -> str:
     """The page of a run: HTML with everything inside it."""
+
+    def part[Part](name: str, what: str, make: Callable[[Run], Part], otherwise: Part) -> Part:
+        return run_part(run, name, what, lambda _: make(run), otherwise)
+
     cells = _cells(run)
     return html.template("report.html.j2").render(
         run=run,
         name=run.manifest.get("run", run.folder.name),
         rows=[Row(_NAMES[label], run.evaluations[label]) for label in _NAMES if label in run.evaluations],
         headline=_intervals(run),
-        curve=_curve(run),
-        gap=_gap(run),
+        curve=part("metrics.jsonl", "learning curve", _curve, None),
+        gap=part("metrics.jsonl", "agreement of trainer and engine", _gap, None),
         alike=_served_alike(run),
-        sealed=learning.sealed(run),
+        sealed=part("evaluations", "table of sealed splits", learning.sealed, []),
         plays=learning.plays(run),
-        compared=learning.comparison(run),
-        imitation=learning.imitation_curve(run),
-        diagnostics=learning.diagnostics(run),
+        compared=part("comparison.json", "table beside imitation", learning.comparison, []),
+        imitation=part("comparison.json", "curve of imitation", learning.imitation_curve, None),
+        diagnostics=part("metrics.jsonl", "diagnostics", learning.diagnostics, []),
         cells=cells,
         counts={kind: sum(cell.kind == kind for cell in cells) for kind in pictures.KINDS},
         strips=pictures.strips(cells),
-        phases=_phases(run.metrics),
+        phases=part("metrics.jsonl", "times of the steps", _phases, []),
         total_s=sum(row["seconds"] for row in run.timings),
-        lineage=_lineage(run.manifest),
+        lineage=part("run.json", "lineage", _lineage, []),
         miniature=any(attempt.get("backend") == "cpu" for attempt in run.manifest.get("attempts", [])),
     )
 
@@ -140,25 +144,26 @@ def _served_alike(run: Run) -> tuple[int, int] | None:
     return same, len(served.records)
 
 
-def _phases(metrics: list[dict[str, float]]) -> list[tuple[str, float, float]]:
+def _phases(run: Run) -> list[tuple[str, float, float]]:
     """(phase, seconds in all, seconds per step in which it ran)."""
     found = []
     for key, name in _PHASES.items():
-        values = [row[key] for row in metrics if row.get(key)]
+        values = [row[key] for row in run.metrics if row.get(key)]
         if values:
             found.append((name, sum(values), sum(values) / len(values)))
     return found
 
 
-def _lineage(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+def _lineage(run: Run) -> list[tuple[str, str]]:
     """What the run was made of and what came of it, as (what, value); the recipe stands apart."""
+    manifest = run.manifest
     known = [key for key in _LINEAGE if key in manifest]
     others = [key for key in manifest if key not in (*_LINEAGE, *_ELSEWHERE)]
     rows: list[tuple[str, str]] = []
     for key in (*known, *others):
         value = manifest[key]
         if key == "evaluations":
-            rows += [(f"evaluation {label}", entry.get("records", "")) for label, entry in value.items()]
+            rows += [(f"evaluation {label}", entry["records"]) for label, entry in value.items()]
         elif key == "attempts":
             rows += [row for at, entry in enumerate(value, 1) for row in _flat(f"attempt {at}", entry)]
         elif key == "checkpoints":

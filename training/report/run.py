@@ -8,12 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from training import metrics
+from training import metrics, recorded, seal
 from training.errors import DataError
 from training.evaluate import EvaluationRecord, Paired, Summary, paired, read_records, summarize
-from training.files import file_digest
 
 _DEV = re.compile(r"dev-(\d+)")
+_ENTRIES: dict[str, tuple[type, tuple[str, ...]]] = {
+    "evaluations": (dict, ("records", "played")),
+    "attempts": (list, ()),
+    "checkpoints": (list, ()),
+    seal.PLAYS: (list, ("candidate", "split", "label", "records", "played")),
+}
+"""Sections of the manifest that hold entries, and the texts that each entry has."""
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,10 @@ def read(folder: Path) -> Run:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder", "name the folder of a run, such as runs/<id>")
     run = Run(folder)
-    run.manifest = run_part(run, "run.json", "lineage", _object, {})
-    run.recipe = run_part(run, "recipe.json", "recipe", _object, {}) or run.manifest.get("recipe", {})
+    run.manifest = _manifest(run)
+    run.recipe = run_part(run, "recipe.json", "recipe", _object, {}) or run_part(
+        run, "run.json", "recipe", lambda _: _an_object(run.manifest.get("recipe", {})), {}
+    )
     run.metrics = run_part(run, "metrics.jsonl", "learning curve", metrics.read, [])
     run.timings = run_part(run, "timings.json", "times of the stages", _timings, [])
     if (folder / "data" / "ood.jsonl").is_file():
@@ -78,14 +87,13 @@ def read(folder: Path) -> Run:
     if (folder / "comparison.json").is_file():
         run.imitation = run_part(run, "comparison.json", "comparison with imitation", _object, {})
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
-        reader = partial(_evaluation, noted=run.manifest.get("evaluations", {}))
-        played = run_part(run, f"evaluations/{path.name}", "evaluation", reader, None)
+        played = run_part(run, f"evaluations/{path.name}", "evaluation", partial(_evaluation, run), None)
         if played is not None:
             run.evaluations[path.stem] = played
     if not run.manifest and not run.evaluations and not run.metrics:
         raise DataError(f"{folder} holds nothing of a run", "name the folder of a run, such as runs/<id>")
     for label, what in (("baseline", "before training"), ("final", "after training")):
-        if label not in run.evaluations:
+        if not (folder / "evaluations" / f"{label}.jsonl").is_file():
             run.missing.append(f"The test {what} was not played (evaluations/{label}.jsonl).")
     _compare(run)
     return run
@@ -98,7 +106,7 @@ def run_part[Part](run: Run, name: str, what: str, reader: Callable[[Path], Part
         return reader(path)
     except FileNotFoundError:
         run.missing.append(f"No {what}: {name} is not here.")
-    except (OSError, ValueError, LookupError, TypeError, DataError) as error:
+    except (*_UNREADABLE, DataError) as error:
         problem = error.problem if isinstance(error, DataError) else error
         run.missing.append(f"No {what}: {name} could not be read ({problem}).")
     return otherwise
@@ -112,8 +120,27 @@ def _compare(run: Run) -> None:
             run.missing.append(f"Before and after cannot be paired: {error.problem}.")
 
 
+def _manifest(run: Run) -> dict[str, Any]:
+    """run.json without what is not of its form; a sentence says so for each."""
+    manifest = run_part(run, "run.json", "lineage", _object, {})
+    for section, (kind, texts) in _ENTRIES.items():
+        held = manifest.get(section, kind())
+        if not isinstance(held, kind):
+            del manifest[section]
+            run.missing.append(f"No {section}: run.json holds something else there.")
+            continue
+        for name, entry in list(held.items() if kind is dict else enumerate(held))[::-1]:
+            if not isinstance(entry, dict) or not all(isinstance(entry.get(text), str) for text in texts):
+                del held[name]
+                run.missing.append(f"No {section}[{name}]: run.json holds something else there.")
+    return manifest
+
+
 def _object(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
+    return _an_object(json.loads(path.read_text()))
+
+
+def _an_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
@@ -129,9 +156,11 @@ def _variants(path: Path) -> dict[str, str]:
     return {row["digest"]: row["variant"] for row in map(json.loads, path.read_text().splitlines())}
 
 
-def _evaluation(path: Path, noted: Any) -> Played:
-    """What was played; DataError when a finished play is not the one that the manifest has on record."""
-    if path.stem in noted and noted[path.stem]["records"] != file_digest(path):
-        raise DataError(f"it is not what was recorded on {noted[path.stem]['played']}", "restore the file")
-    records = tuple(read_records(path))
-    return Played(records, summarize(records))
+def _evaluation(run: Run, path: Path) -> Played | None:
+    """What was played; None and a sentence for a play that is not finished."""
+    if recorded.is_finished(run.manifest, path):
+        records = tuple(read_records(path))
+        return Played(records, summarize(records))
+    count = len(read_records(path))
+    run.missing.append(f"evaluations/{path.name} is of a play that is not finished ({count} records).")
+    return None

@@ -22,7 +22,7 @@ SPLITS = {
 def write(folder: Path) -> Path:
     """Write `sweep.html` beside a sweep's `sweep.json` and return its path."""
     path = folder / NAME
-    write_atomic(path, render(read_json(folder / FILE)))
+    write_atomic(path, html.encoded(render(read_json(folder / FILE))))
     return path
 
 
@@ -33,8 +33,8 @@ def render(found: Mapping[str, Any]) -> str:
         splits=SPLITS,
         dev=_curve(found, "dev", "Dev solve rate of each seed"),
         train=_curve(found, "train", "Train solve rate of each seed"),
-        commits=sorted({run["commit"] for run in found["runs"]}),
-        bases=sorted({run["base"] for run in found["runs"]}),
+        commits=sorted({str(run["commit"]) for run in found["runs"]}),
+        bases=sorted({str(run["base"]) for run in found["runs"]}),
         costs=[(run, run["cost"]) for run in found["runs"] if run["cost"]],
     )
 
