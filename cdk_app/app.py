@@ -16,6 +16,7 @@ from stacks.governance import GovernanceStack
 from stacks.guardrails import GuardrailsStack
 from stacks.hyperpod import HyperPodStack
 from stacks.images import ImagesStack
+from stacks.lustre import LustreStack
 from stacks.network import NetworkStack
 from stacks.observability import ObservabilityStack
 from stacks.operators import OperatorsStack
@@ -35,6 +36,7 @@ class Stacks:
     network: NetworkStack
     guardrails: GuardrailsStack
     storage: StorageStack
+    lustre: LustreStack
     images: ImagesStack
     eks: EksStack
     observability: ObservabilityStack
@@ -58,14 +60,15 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
     common = (app, environment, named)
     network = NetworkStack(*common)
     guardrails = GuardrailsStack(*common)
-    storage = StorageStack(*common, network=network)
+    storage = StorageStack(*common)
+    lustre = LustreStack(*common, network=network, storage=storage)
     images = ImagesStack(*common)
     eks = EksStack(*common, network=network)
     hyperpod = HyperPodStack(*common, network=network, storage=storage, eks=eks)
     # No node starts before there is a budget that says so.
     hyperpod.add_stack_dependency(guardrails)
     observability = ObservabilityStack(*common, guardrails=guardrails)
-    operators = OperatorsStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage)
+    operators = OperatorsStack(*common, eks_stack=eks, hyperpod=hyperpod, storage=storage, lustre=lustre)
     governance = None
     if environment.governance.enabled:
         governance = GovernanceStack(*common, eks_stack=eks, hyperpod=hyperpod)
@@ -90,7 +93,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
     collector = CollectorStack(
         *common,
         guardrails=guardrails,
-        storage=storage,
+        lustre=lustre,
         eks_stack=eks,
         hyperpod=hyperpod,
         observability=observability,
@@ -102,6 +105,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
         network=network,
         guardrails=guardrails,
         storage=storage,
+        lustre=lustre,
         images=images,
         eks=eks,
         observability=observability,

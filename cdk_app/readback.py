@@ -78,7 +78,7 @@ def _network(subject: _Subject) -> Iterator[Check]:
     yield Check("VPC flow logs", "ACTIVE" if subject.environment.network.flow_logs else "off", states)
 
 
-def _storage(subject: _Subject) -> Iterator[Check]:
+def _lustre(subject: _Subject) -> Iterator[Check]:
     settings = subject.environment.storage
     fsx = subject.client("fsx")
     file_system = fsx.describe_file_systems(FileSystemIds=[subject.outputs.file_system_id])["FileSystems"][0]
@@ -95,6 +95,9 @@ def _storage(subject: _Subject) -> Iterator[Check]:
     links = fsx.describe_data_repository_associations(Filters=wanted)["Associations"]
     linked = _joined(link["DataRepositoryPath"].removeprefix("s3://").partition("/")[0] for link in links)
     yield Check("Lustre exports to", subject.outputs.artifacts_bucket, linked)
+
+
+def _storage(subject: _Subject) -> Iterator[Check]:
     s3 = subject.client("s3")
     for bucket in (subject.outputs.artifacts_bucket, subject.outputs.lifecycle_bucket):
         block = s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
@@ -319,6 +322,7 @@ _READERS: dict[str, Callable[[_Subject], Iterator[Check]]] = {
     "network": _network,
     "guardrails": _guardrails,
     "storage": _storage,
+    "lustre": _lustre,
     "images": _images,
     "eks": _eks,
     "hyperpod": _hyperpod,

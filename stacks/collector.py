@@ -14,9 +14,9 @@ from stacks.environment import Environment
 from stacks.guardrails import GuardrailsStack
 from stacks.hyperpod import HyperPodStack
 from stacks.idle import idle_alarm
+from stacks.lustre import LustreStack
 from stacks.names import Names
 from stacks.observability import ObservabilityStack
-from stacks.storage import StorageStack
 
 _ADDON = "amazon-sagemaker-hyperpod-observability"
 _ADDON_VERSION = "v1.3.0-eksbuild.1"
@@ -46,7 +46,7 @@ class CollectorStack(SkypodStack):
         names: Names,
         *,
         guardrails: GuardrailsStack,
-        storage: StorageStack,
+        lustre: LustreStack,
         eks_stack: EksStack,
         hyperpod: HyperPodStack,
         observability: ObservabilityStack,
@@ -56,7 +56,7 @@ class CollectorStack(SkypodStack):
         self._addon(eks_stack, observability)
         alarms = (
             idle_alarm(self, eks_stack=eks_stack, hyperpod=hyperpod),
-            self._lustre_alarm(storage),
+            self._lustre_alarm(lustre),
         )
         for alarm in alarms:
             alarm.add_alarm_action(actions.SnsAction(guardrails.topic))
@@ -109,7 +109,7 @@ class CollectorStack(SkypodStack):
         )
         addon.node.add_dependency(role)
 
-    def _lustre_alarm(self, storage: StorageStack) -> cloudwatch.Alarm:
+    def _lustre_alarm(self, lustre: LustreStack) -> cloudwatch.Alarm:
         """A checkpoint that finds no room ends the run. Lustre reports once a minute and storage target."""
         capacity_bytes = self.settings.storage.lustre_capacity_gib * _GIB
         return cloudwatch.Alarm(
@@ -120,7 +120,7 @@ class CollectorStack(SkypodStack):
             metric=cloudwatch.Metric(
                 namespace="AWS/FSx",
                 metric_name="FreeDataStorageCapacity",
-                dimensions_map={"FileSystemId": storage.file_system.ref},
+                dimensions_map={"FileSystemId": lustre.file_system.ref},
                 statistic="Sum",
                 period=cdk.Duration.minutes(1),
             ),

@@ -6,6 +6,7 @@ PARTS = (
     "network",
     "guardrails",
     "storage",
+    "lustre",
     "images",
     "eks",
     "observability",

@@ -9,6 +9,7 @@ from stacks.cluster_access import pod_identity, pod_role
 from stacks.eks import EksStack, addon
 from stacks.environment import Environment
 from stacks.hyperpod import HyperPodStack
+from stacks.lustre import LustreStack
 from stacks.manifests import storage as storage_manifests
 from stacks.names import (
     ADAPTERS_PREFIX,
@@ -38,15 +39,16 @@ class OperatorsStack(SkypodStack):
         eks_stack: EksStack,
         hyperpod: HyperPodStack,
         storage: StorageStack,
+        lustre: LustreStack,
     ):
         super().__init__(scope, environment, names)
         self.add_stack_dependency(hyperpod)
         self._lustre_driver(eks_stack)
         manifests = storage_manifests.build(
             namespace=environment.namespace,
-            file_system_id=storage.file_system.ref,
-            file_system_dns=storage.file_system.attr_dns_name,
-            file_system_mount_name=storage.file_system.attr_lustre_mount_name,
+            file_system_id=lustre.file_system.ref,
+            file_system_dns=lustre.file_system.attr_dns_name,
+            file_system_mount_name=lustre.file_system.attr_lustre_mount_name,
             capacity_gib=environment.storage.lustre_capacity_gib,
             service_accounts=(TRAINING_SERVICE_ACCOUNT, SERVING_SERVICE_ACCOUNT),
             ray_endpoints=environment.domain is not None,

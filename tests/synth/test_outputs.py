@@ -58,12 +58,12 @@ def test_grafana_may_be_absent(session):
 
 
 def test_a_stack_that_is_not_deployed_is_named(session):
-    _deploy(session, stacks=NAMES.stacks[:3])
+    _deploy(session, stacks=NAMES.stacks[:4])
     with pytest.raises(SubstrateError, match=r"skypod-paper-(images|eks) is not deployed\n.*cdk deploy"):
         outputs.read(session, PAPER)
 
 
 def test_an_output_that_a_stack_lacks_is_named(session):
     _deploy(session, without=("file_system_dns",))
-    with pytest.raises(SubstrateError, match="skypod-paper-storage has no output FileSystemDns"):
+    with pytest.raises(SubstrateError, match="skypod-paper-lustre has no output FileSystemDns"):
         outputs.read(session, PAPER)

@@ -52,8 +52,9 @@ def test_buckets_are_emptied_before_they_are_deleted_and_after_the_export_ended(
     }
     for _, logical_id, _ in paper.resources("AWS::S3::Bucket"):
         assert any(logical_id in bucket for bucket in contents.values()), logical_id
-    export = paper.one("AWS::FSx::DataRepositoryAssociation")
-    assert set(contents) & set(export["DependsOn"])
+    ((part, _, _),) = paper.resources("AWS::FSx::DataRepositoryAssociation")
+    assert {part for part, _, _ in paper.resources("Custom::BucketObjects")} == {"storage"}
+    assert "storage" in paper.after[part]
 
 
 def test_buckets_are_private_versioned_and_refuse_plain_http(paper: Synthesized):
