@@ -1,8 +1,11 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -11,6 +14,7 @@ from tests.training import sample_run
 from training import report
 from training.errors import DataError
 from training.evaluate import paired, read_records, summarize
+from training.files import file_digest
 from training.mazes import Maze
 from training.render import draw, image_data_url
 from training.report import charts, html, learning, pictures
@@ -179,7 +183,6 @@ def test_strips_show_different_ways_to_fail(run_dir):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("run.json", "No lineage: run.json is not here."),
         ("metrics.jsonl", "No learning curve: metrics.jsonl is not here."),
         ("timings.json", "No times of the stages: timings.json is not here."),
         ("evaluations/baseline.jsonl", "The test before training was not played"),
@@ -225,19 +228,148 @@ def test_a_finished_play_that_was_changed_is_not_shown(run_dir):
     path = run_dir / "evaluations" / "final.jsonl"
     shorten(path)
     text = text_of(run_dir)
-    assert "evaluations/final.jsonl could not be read (it is not what was recorded on 20" in text
+    assert "evaluations/final.jsonl could not be read (" in text
+    assert "final.jsonl is not what was recorded on 20" in text
     assert "final" not in read(run_dir).evaluations
 
 
-def shorten(path: Path) -> None:
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:50]))
+@pytest.mark.parametrize("still", ["evaluations", "test_plays"])
+def test_a_play_that_one_of_manifest_and_seal_notes_is_not_exchanged(run_dir, still):
+    """Taking the other entry out of the manifest helps nobody."""
+    path = run_dir / "evaluations" / "final.jsonl"
+    with editing(run_dir) as manifest:
+        if still == "test_plays":
+            del manifest["evaluations"]["final"]
+        else:
+            manifest["test_plays"] = [play for play in manifest["test_plays"] if play["label"] != "final"]
+    assert "final" in read(run_dir).evaluations
+    shorten(path, 5)
+    assert "final.jsonl is not what was recorded on 20" in text_of(run_dir)
+    shutil.copyfile(run_dir / "evaluations" / "baseline.jsonl", path)
+    run = read(run_dir)
+    assert "final" not in run.evaluations
+    assert not any("not played" in sentence for sentence in run.missing)
+
+
+def test_a_play_that_is_not_finished_is_no_result(run_dir):
+    for label in ("final", "dev-0010"):
+        shorten(run_dir / "evaluations" / f"{label}.jsonl", 40)
+        with editing(run_dir) as manifest:
+            del manifest["evaluations"][label]
+            manifest["test_plays"] = [play for play in manifest["test_plays"] if play["label"] != label]
+    text = text_of(run_dir)
+    assert "evaluations/final.jsonl is of a play that is not finished (40 records)." in text
+    assert "evaluations/dev-0010.jsonl is of a play that is not finished (40 records)." in text
+    assert " of 40" not in text
+    assert read(run_dir).after is None
+    assert [step for step, _ in read(run_dir).dev()] == [0, 20]
+
+
+def test_without_the_manifest_nothing_is_known_to_be_finished(run_dir):
+    (run_dir / "run.json").unlink()
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert "No lineage: run.json is not here." in text
+    assert "evaluations/baseline.jsonl is of a play that is not finished (64 records)." in text
+    assert "Learning curve" in text
+    assert "Solve rate on the test" not in text
+
+
+def shorten(path: Path, records: int = 50) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:records]))
+
+
+@contextmanager
+def editing(run_dir: Path) -> Iterator[dict[str, Any]]:
+    path = run_dir / "run.json"
+    manifest = json.loads(path.read_text())
+    yield manifest
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"evaluations": []}, "No evaluations: run.json holds something else there."),
+        ({"evaluations": {"final": []}}, "No evaluations[final]: run.json holds something else there."),
+        ({"evaluations": {"final": {"records": 7}}}, "No evaluations[final]: run.json holds something"),
+        ({"test_plays": {}}, "No test_plays: run.json holds something else there."),
+        ({"test_plays": [{}]}, "No test_plays[0]: run.json holds something else there."),
+        ({"test_plays": None}, "No test_plays: run.json holds something else there."),
+        ({"attempts": ["cpu"]}, "No attempts[0]: run.json holds something else there."),
+        ({"checkpoints": 20}, "No checkpoints: run.json holds something else there."),
+    ],
+)
+def test_a_section_of_the_manifest_that_is_damaged_is_named_and_the_rest_is_shown(changes, sentence, run_dir):
+    with editing(run_dir) as manifest:
+        manifest.update(changes)
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert sentence in text
+    assert "<h2>Lineage</h2>" in text
+
+
+def test_a_damaged_entry_takes_no_other_with_it(run_dir):
+    with editing(run_dir) as manifest:
+        manifest["evaluations"]["odd"] = []
+        manifest["test_plays"][1:1] = [{}, 7]
+    run = read(run_dir)
+    assert len(learning.plays(run)) == 7
+    assert run.before
+    assert run.after
+    assert len(run.missing) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("recipe.json", '{"optimization": 7}', "No agreement of trainer and engine: "),
+        ("metrics.jsonl", '{"step": 1, "train_solve_rate": "most"}\n', "No learning curve: "),
+        ("metrics.jsonl", '{"step": 1, "generate_seconds": {"a": 1}}\n', "No times of the steps: "),
+        ("metrics.jsonl", '{"step": 1e999}\n', "No learning curve: "),
+        ("comparison.json", '{"run": 7}', "No table beside imitation: "),
+        ("comparison.json", '{"policies": []}', "No curve of imitation: "),
+        ("run.json", "[" * 100_000, "No lineage: "),
+    ],
+)
+def test_a_part_of_another_form_is_named_and_the_rest_is_shown(name, content, sentence, run_dir):
+    (run_dir / name).write_text(content)
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert sentence in text
+    assert "<h2>How to read this</h2>" in text
+
+
+def test_values_of_other_kinds_are_shown_as_they_stand(run_dir):
+    with editing(run_dir) as manifest:
+        manifest.update(commit=7, created=8, run=9, image=["a"], finished=None)
+        manifest["test_plays"][0]["again"] = 10
+        del manifest["test_plays"][1]["again"]
+    (run_dir / "timings.json").write_text('[{"stage": 1, "seconds": NaN}]')
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert '<code title="7">7</code>' in text
+
+
+def test_text_that_utf_8_cannot_hold_is_escaped(run_dir):
+    half = "\ud800"
+    with editing(run_dir) as manifest:
+        manifest.update(commit=half, run=half, **{half: half})
+        manifest["test_plays"][0].update(again=half, played=half)
+        manifest["evaluations"]["final"]["played"] = half
+    (run_dir / "timings.json").write_text(json.dumps([{"stage": half, "seconds": 1}]))
+    text = text_of(run_dir)
+    Balance.of(text)
+    assert "<h1>\\ud800</h1>" in text
 
 
 def test_evaluations_of_other_mazes_are_not_paired(run_dir):
-    shorten(run_dir / "evaluations" / "final.jsonl")
-    manifest = json.loads((run_dir / "run.json").read_text())
-    del manifest["evaluations"]["final"]  # as of a play that is not finished
-    (run_dir / "run.json").write_text(json.dumps(manifest))
+    path = run_dir / "evaluations" / "final.jsonl"
+    shorten(path)
+    with editing(run_dir) as manifest:
+        for noted in (manifest["evaluations"]["final"], *manifest["test_plays"]):
+            if noted.get("label", "final") == "final":
+                noted["records"] = file_digest(path)
     text = text_of(run_dir)
     assert "Before and after cannot be paired" in text
     assert "Maze by maze" not in text

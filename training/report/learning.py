@@ -111,7 +111,9 @@ def comparison(run: Run) -> list[Line]:
     for name, says in _POLICIES.items():
         if part := made["policies"].get(name):
             cpu_s = None if part.get("cpu_s") is None else float(part["cpu_s"])
-            lines.append(Line(says, cpu_s, *(_shares(part["splits"][split]) for split in ("test", "test-512"))))
+            lines.append(
+                Line(says, cpu_s, *(_shares(part["splits"][split]) for split in ("test", "test-512")))
+            )
     return lines
 
 

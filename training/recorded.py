@@ -1,0 +1,27 @@
+"""Whether a file of records is the play that the manifest has on record."""
+
+from pathlib import Path
+from typing import Any
+
+from training import seal
+from training.errors import DataError
+from training.files import file_digest
+
+
+def is_finished(manifest: dict[str, Any], path: Path) -> bool:
+    """Whether the play in `path`, evaluations/<label>.jsonl of the manifest's run, is finished.
+
+    Manifest and seal each note the digest of the records, and neither may be asked alone: one entry is easily
+    taken out. DataError when the file is not what either noted.
+    """
+    noted = [play for play in manifest.get(seal.PLAYS, []) if play["label"] == path.stem]
+    if entry := manifest.get("evaluations", {}).get(path.stem):
+        noted.insert(0, entry)
+    found = file_digest(path) if path.is_file() else None
+    for entry in noted:
+        if entry["records"] != found:
+            raise DataError(
+                f"{path} is not what was recorded on {entry['played']}",
+                "restore the file; a play that was changed counts for nothing",
+            )
+    return bool(noted)
