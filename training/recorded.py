@@ -1,5 +1,6 @@
 """Whether a file of records is the play that the manifest has on record."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from training.errors import DataError
 from training.files import file_digest
 
 
-def is_finished(manifest: dict[str, Any], path: Path) -> bool:
+def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
     """Whether the play in `path`, evaluations/<label>.jsonl of the manifest's run, is finished.
 
     Manifest and seal each note the digest of the records, and neither may be asked alone: one entry is easily

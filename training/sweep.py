@@ -6,15 +6,17 @@ evaluation splits are the same for all seeds.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from training import lineage, metrics, seal
-from training.errors import ConfigError
-from training.evaluate import paired, read_records
+from training import lineage, metrics, recorded, seal
+from training.errors import ConfigError, DataError
+from training.evaluate import EvaluationRecord, paired, read_records, summarize
 from training.files import read_json
+from training.plays import records_path
 from training.recipe import Recipe, read_resolved
 from training.statistics import mean_interval
 
@@ -89,18 +91,20 @@ def collect(name: str, recipe: Recipe, runs: Mapping[int, Path]) -> dict[str, An
 
 
 def outcome(seed: int, run_dir: Path) -> dict[str, Any]:
-    """One finished run: sealed splits before and after, dev curve, cost where it was measured."""
+    """One finished run: sealed splits before and after, dev curve, cost where it was measured.
+
+    Figures are taken from the records, whatever the manifest says. DataError where these were changed.
+    """
     manifest = lineage.read(run_dir)
-    evaluations = manifest["evaluations"]
     splits = {}
     for split in seal.SEALED:
-        labels = [seal.label(when, split) for when in ("baseline", "final")]
-        before, after = ({key: evaluations[label][key] for key in _KEPT} for label in labels)
-        records = (read_records(run_dir / "evaluations" / f"{label}.jsonl") for label in labels)
-        pair = paired(*records)
+        before, after = (
+            _played(run_dir, manifest, seal.label(when, split)) for when in ("baseline", "final")
+        )
+        pair = paired(before, after)
         splits[split] = {
-            "baseline": before,
-            "final": after,
+            "baseline": _figures(before),
+            "final": _figures(after),
             "won": pair.won,
             "lost": pair.lost,
             "p_value": pair.p_value,
@@ -112,7 +116,7 @@ def outcome(seed: int, run_dir: Path) -> dict[str, Any]:
         "commit": manifest["commit"],
         "attempts": len(manifest["attempts"]),
         "base": manifest["base"]["digest"],
-        "dev": _dev_curve(evaluations),
+        "dev": _dev_curve(run_dir, manifest),
         "train": [[row["step"], row["train_solve_rate"]] for row in metrics.read(run_dir / "metrics.jsonl")],
         "splits": splits,
         "cost": read_json(cost) if cost.is_file() else None,
@@ -141,6 +145,20 @@ def _spreads(splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"baseline": spread(before), "final": spread(after), "gain": spread(gain, lowest=-1.0)}
 
 
-def _dev_curve(evaluations: Mapping[str, Any]) -> list[list[float]]:
-    dev = {int(label[4:]): entry for label, entry in evaluations.items() if label.startswith("dev-")}
-    return [[step, entry["solve_rate"]] for step, entry in sorted(dev.items())]
+def _dev_curve(run_dir: Path, manifest: Mapping[str, Any]) -> list[list[float]]:
+    dev = {int(label[4:]): label for label in manifest["evaluations"] if re.fullmatch(r"dev-\d+", label)}
+    return [
+        [step, summarize(_played(run_dir, manifest, label)).solve_rate] for step, label in sorted(dev.items())
+    ]
+
+
+def _played(run_dir: Path, manifest: Mapping[str, Any], label: str) -> list[EvaluationRecord]:
+    path = records_path(run_dir, label)
+    if not recorded.is_finished(manifest, path):
+        raise DataError(f"{path} is not on record as finished", "play it again: skypod evaluate")
+    return read_records(path)
+
+
+def _figures(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    summary = summarize(records).to_json()
+    return {key: summary[key] for key in _KEPT}

@@ -14,7 +14,7 @@ from rehearsal import sweep as sweep_command
 from rehearsal.session import Order
 from tests.training.conftest import Scripted, oracle
 from training import lineage, prepare, recipe, report, seal, splits, sweep
-from training.errors import ConfigError
+from training.errors import ConfigError, DataError
 from training.evaluate import EvaluationSettings, play, summarize
 from training.protocol import STOP
 
@@ -103,6 +103,40 @@ def test_each_run_is_paired_with_its_own_base(chosen, runs):
     assert one["train"] == [[1, 0.5], [2, 0.5]]
 
 
+@pytest.fixture
+def copied(runs, tmp_path) -> Path:
+    return Path(shutil.copytree(runs[0], tmp_path / "s-seed0"))
+
+
+def test_figures_are_those_of_the_records_whatever_the_manifest_says(chosen, runs, copied):
+    with lineage.changing(copied) as manifest:
+        for label in ("final", "dev-0002"):
+            manifest["evaluations"][label] |= {"solved": 1, "solve_rate": 0.99, "low": 0.98, "high": 1.0}
+    assert sweep.collect("s", chosen, {0: copied}) == sweep.collect("s", chosen, {0: runs[0]})
+
+
+@pytest.mark.parametrize("label", ["final", "baseline-ood", "dev-0002"])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_records_that_were_changed_are_refused(chosen, copied, label, forgotten):
+    path = copied / "evaluations" / f"{label}.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    if forgotten and not label.startswith("dev"):
+        with lineage.changing(copied) as manifest:
+            del manifest["evaluations"][label]
+    with pytest.raises(DataError, match=rf"{label}\.jsonl is not what was recorded on 20"):
+        sweep.collect("s", chosen, {0: copied})
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{label}\.jsonl is not what was recorded on 20"):
+        sweep.collect("s", chosen, {0: copied})
+
+
+def test_a_dev_evaluation_of_the_users_is_no_step(chosen, runs, copied):
+    shutil.copyfile(copied / "evaluations" / "dev-0002.jsonl", copied / "evaluations" / "dev-dev.jsonl")
+    with lineage.changing(copied) as manifest:
+        manifest["evaluations"]["dev-dev"] = manifest["evaluations"]["dev-0002"]
+    assert sweep.outcome(0, copied)["dev"] == sweep.outcome(0, runs[0])["dev"]
+
+
 def test_one_seed_has_no_interval():
     alone = sweep.spread([0.5])
     assert (alone["mean"], alone["low"], alone["high"]) == (0.5, None, None)
@@ -137,6 +171,16 @@ def test_the_page_shows_every_seed_and_names_what_is_missing(chosen, runs, tmp_p
         assert text in page
     (tmp_path / sweep.FILE).write_text(json.dumps(sweep.collect("s", chosen, {7: tmp_path})))
     assert "Seed 7 has not come to its end" in report.write_sweep(tmp_path).read_text()
+
+
+def test_the_page_stands_odd_commits(chosen, runs, copied, tmp_path):
+    for commit in (7, "\ud800"):
+        lineage.update(copied, commit=commit)
+        found = sweep.collect("s", chosen, {0: copied, 1: runs[1]})
+        (tmp_path / sweep.FILE).write_text(json.dumps(found))
+        assert f"<code>{commit}</code>".encode(errors="backslashreplace") in (
+            report.write_sweep(tmp_path).read_bytes()
+        )
 
 
 def test_a_run_of_another_recipe_is_not_taken_for_a_seed(chosen, start, tmp_path):
