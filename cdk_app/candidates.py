@@ -6,6 +6,7 @@ is named by its weights and options, however it is packaged.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,11 @@ def adapter(run_dir: Path, folder: Path, base_dir: Path, scratch: Path) -> tuple
     Checked against the base by serving.adapter; DataError with its reason. `scratch` is for packaging.
     """
     packaged = _packaged(folder, base_dir, scratch)
-    parts = _parts(packaged)
     manifest = lineage.read(run_dir)
-    own = manifest.get("adapter", {})
-    if own and (exports.digest(folder) == own["digest"] or parts == _own_parts(run_dir, base_dir, scratch)):
-        digest = own["digest"]
+    if _is_own(run_dir, manifest, folder, packaged, base_dir, scratch):
+        digest = manifest["adapter"]["digest"]
     else:
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(_parts(packaged), sort_keys=True).encode()).hexdigest()
     return Candidate(f"adapter:{digest[:16]}", f"adapter-{digest[:8]}", f"adapter {folder}"), packaged
 
 
@@ -110,14 +109,29 @@ def _packaged(folder: Path, base_dir: Path, scratch: Path) -> Path:
     return scratch / packed.name
 
 
-def _own_parts(run_dir: Path, base_dir: Path, scratch: Path) -> Any:
-    """The parts of the run's own adapter, published or not; None when its export is gone."""
-    manifest = lineage.read(run_dir)
-    published = run_dir / "adapter" / manifest.get("serving", {}).get("name", "")
-    if (published / packages.MANIFEST).is_file():
-        return _parts(published)
-    export = run_dir / manifest["adapter"]["folder"]
-    return _parts(_packaged(export, base_dir, scratch)) if export.is_dir() else None
+def _is_own(
+    run_dir: Path, manifest: Mapping[str, Any], folder: Path, packaged: Path, base_dir: Path, scratch: Path
+) -> bool:
+    """Whether an adapter is the one that the run's manifest names by content; what lies in adapter/ proves
+    nothing."""
+    own = manifest.get("adapter")
+    if not own:
+        return False
+    if _digest(folder) == own["digest"]:
+        return True
+    export = run_dir / own["folder"]
+    if _digest(export) == own["digest"]:
+        return _parts(packaged) == _parts(_packaged(export, base_dir, scratch))
+    # The export is gone. A packaged adapter's name is left: validation has found it to follow from the bytes.
+    return packaged.name == manifest.get("serving", {}).get("name")
+
+
+def _digest(folder: Path) -> str | None:
+    """None where there is no adapter."""
+    try:
+        return exports.digest(folder)
+    except DataError:
+        return None
 
 
 def _parts(packaged: Path) -> dict[str, str]:

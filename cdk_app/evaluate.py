@@ -126,17 +126,17 @@ def evaluate(
 
 
 def read_tasks(run: Path, split: str, recipe: "Recipe") -> tuple[str, list["Task"]]:
-    """The split's name and tasks: one of the run's own, or a file with its digest beside it.
-
-    A file that holds a task of a sealed split is refused: that would be a play past the seal.
-    """
+    """The split's name and tasks: one of the run's own, or a file with its digest beside it."""
     from training import splits
 
     if not split.endswith(".jsonl"):
         noted = lineage.read(run)["data"]
         if split not in noted:
             raise ConfigError(f"there is no split {split!r}", f"use {', '.join(noted)}, or a .jsonl file")
-        return split, [splits.row_task(row) for row in lineage.read_split(run, split)]
+        tasks = [splits.row_task(row) for row in lineage.read_split(run, split)]
+        if split not in seal.SEALED:
+            _require_unsealed(run / "data" / f"{split}.jsonl", tasks, recipe)
+        return split, tasks
     path = Path(split)
     rows = splits.read(path)
     strange = {row["environment"] for row in rows} - {recipe.environment.name}
@@ -145,16 +145,28 @@ def read_tasks(run: Path, split: str, recipe: "Recipe") -> tuple[str, list["Task
             f"{path} holds {len(rows)} tasks{f' of {strange.pop()!r}' if strange else ''}",
             f"give a split of {recipe.environment.name!r} with at least one task",
         )
-    mine = {row["canonical"] for row in rows}
-    for sealed in seal.SEALED:
-        shared = mine & {row["canonical"] for row in lineage.read_split(run, sealed)}
-        if shared:
-            raise ConfigError(
-                f"{path} holds {len(shared)} tasks of {sealed}, which is sealed",
-                f"play --split {sealed} itself, or take them out",
-            )
+    tasks = [splits.row_task(row) for row in rows]
+    _require_unsealed(path, tasks, recipe)
     stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-") or "file"
-    return f"{stem}-{file_digest(path)[:8]}", [splits.row_task(row) for row in rows]
+    return f"{stem}-{file_digest(path)[:8]}", tasks
+
+
+def _require_unsealed(path: Path, tasks: list["Task"], recipe: "Recipe") -> None:
+    """ConfigError when a task has the layout of a sealed one: that would be a play past the seal.
+
+    Sealed is what the environment's evaluation splits hold, whatever the files of the run say.
+    """
+    from training import splits
+
+    for sealed, rows in splits.evaluation_pool(recipe.environment.make()):
+        if sealed in seal.SEALED:
+            layouts = {splits.row_task(row).canonical_layout_digest for row in rows}
+            shared = sum(task.canonical_layout_digest in layouts for task in tasks)
+            if shared:
+                raise ConfigError(
+                    f"{path} holds {shared} tasks of {sealed}, which is sealed",
+                    f"play --split {sealed} itself, or take out what has its layouts, turned or mirrored too",
+                )
 
 
 def label(

@@ -3,6 +3,7 @@ counted twice or lost, and a sealed split is played once."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from serving.base import Base
 from serving.client import ChatPolicy
 from tests.serving.artifacts import CONFIG, EXPORTED, language_weights, write_export
 from tests.serving.scripted_server import ScriptedServer, oracle
-from training import lineage, prepare, recipe, splits
+from training import exports, lineage, prepare, recipe, splits
 from training.errors import ConfigError, DataError, SubstrateError
 from training.evaluate import EvaluationSettings, read_records
-from training.files import tree_digest, write_json
+from training.files import write_json
 from training.protocol import STOP
 from training.render import draw, image_data_url
 
@@ -48,7 +49,7 @@ def prepared(tmp_path_factory) -> Path:
     )
     lineage.update(
         run,
-        adapter={"folder": "checkpoints/last", "digest": tree_digest(export)},
+        adapter={"folder": "checkpoints/last", "digest": exports.digest(export)},
         serving={"name": packaged.name, "uri": "s3://nowhere", "base_digest": packaged.base_digest},
     )
     answers = oracle(tasks(run, "test"))
@@ -273,6 +274,34 @@ def test_a_file_is_played_unless_it_holds_what_is_sealed(run, knows, tmp_path):
     assert entry["label"].startswith("a-my-mazes-")
 
 
+def test_a_sealed_layout_asked_the_other_way_round_is_refused(run, tmp_path):
+    environment = lineage.read_recipe(run).environment.make()
+    other_way = [
+        splits.row_of(environment, replace(task, start=task.goal, goal=task.start), "mine", origin="by hand")
+        for task in tasks(run, "test-512")[:3]
+    ]
+    # Not even up to symmetry are these the sealed tasks.
+    assert not {row["canonical"] for row in other_way} & {
+        row["canonical"] for row in lineage.read_split(run, "test-512")
+    }
+    mine = tmp_path / "mine.jsonl"
+    splits.write(mine, other_way)
+    with pytest.raises(ConfigError, match="holds 3 tasks of test-512, which is sealed"):
+        call(run, "--split", str(mine), "--base")
+
+
+@pytest.mark.parametrize("split", ["dev", "train"])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_the_runs_own_splits_hold_nothing_sealed_either(run, split, exchanged):
+    sealed, mine = lineage.read_split(run, "test-512"), lineage.read_split(run, split)
+    with lineage.changing(run) as manifest:
+        manifest["data"][split] = splits.write(run / "data" / f"{split}.jsonl", sealed)
+        if exchanged:
+            manifest["data"]["test-512"] = splits.write(run / "data" / "test-512.jsonl", mine)
+    with pytest.raises(ConfigError, match=f"{split}.jsonl holds 16 tasks of test-512, which is sealed"):
+        call(run, "--split", split, "--base")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -322,6 +351,45 @@ def test_an_adapter_is_one_candidate_however_it_is_packaged(run, shared, tmp_pat
     raw, packaged = candidates.adapter(run, other, base_dir, tmp_path / "o")
     assert raw.name != own(run)
     assert candidates.adapter(run, packaged, base_dir, tmp_path / "p")[0].name == raw.name
+
+
+@pytest.fixture
+def another(run, shared, tmp_path) -> Path:
+    """Another policy, published."""
+    raw = write_export(tmp_path / "another", language_weights(Base.read(shared / BASE_MODEL), seed=1))
+    base_dir = shared / BASE_MODEL
+    made = adapters.package(raw, tmp_path, base_dir=base_dir, run_id="run", evaluation_digest="e")
+    return tmp_path / made.name
+
+
+def published(run: Path) -> Path:
+    return run / "adapter" / lineage.read(run)["serving"]["name"]
+
+
+def test_what_was_put_in_place_of_the_published_adapter_is_not_the_runs_own(run, shared, another, tmp_path):
+    shutil.rmtree(published(run))
+    shutil.copytree(another, published(run))
+    base_dir = shared / BASE_MODEL
+    for number, folder in enumerate((another, tmp_path / "another")):
+        assert candidates.adapter(run, folder, base_dir, tmp_path / str(number))[0].name != own(run)
+    export = run / "checkpoints" / "last"
+    assert candidates.adapter(run, export, base_dir, tmp_path / "e")[0].name == own(run)
+    with pytest.raises(DataError, match="the folder must bear its name"):
+        candidates.adapter(run, published(run), base_dir, tmp_path / "p")
+
+
+@pytest.mark.parametrize("lost", ["gone", "changed"])
+def test_without_the_export_the_published_adapter_is_known_by_its_name(run, shared, another, tmp_path, lost):
+    base_dir, export = shared / BASE_MODEL, run / "checkpoints" / "last"
+    shutil.rmtree(export)
+    if lost == "changed":
+        shutil.copytree(tmp_path / "another", export)
+    found = {
+        folder: candidates.adapter(run, folder, base_dir, tmp_path / str(number))[0].name
+        for number, folder in enumerate((published(run), another, tmp_path / "another"))
+    }
+    assert found[published(run)] == own(run)
+    assert found[another] == found[tmp_path / "another"] != own(run)
 
 
 def test_an_adapter_that_is_broken_and_another_base_are_refused(run, shared, tmp_path):
