@@ -98,7 +98,7 @@ def begun(
         try:
             with shown.stage("Start the emulated AWS and Kubernetes") as live:
                 if order.crds is None:
-                    live.note = "Ray objects are not validated: SKYPOD_CRDS_DIR names no folder with CRDs"
+                    live.note = "Ray objects are taken without their schemas (--crds FOLDER checks them)"
                 running = ExitStack()
                 parts = running.enter_context(substrate.running(folders, order.environment, order.crds))
             try:

@@ -26,8 +26,8 @@ from rehearsal.kube.volumes import Rewriter, VolumeError, Volumes
 Object = dict[str, Any]
 log = logging.getLogger("kube.kubelet")
 NODE_NAME = "laptop"
-# Set by a controller: the container gets a short folder of its own, named by this variable, whose sockets
-# stay below the 107 characters of a Unix socket path. It goes when the container has ended.
+# Set by a controller: the variable that names the container's temporary folder, beside TMPDIR. The folder's
+# path is short, so that sockets in it stay below the 107 characters of a Unix socket path.
 SHORT_DIR_ANNOTATION = "rehearsal.skypod/short-dir-env"
 KILL_AFTER_S = 15.0
 LONGEST_BACKOFF_S = 60.0
@@ -193,9 +193,10 @@ class Kubelet:
             aws=self._machine.aws,
         )
         env[POD_UID_ENV] = run.uid
-        doomed = ""
+        # What vLLM forgets in its temporary folder stays with the pod; the link goes with the container.
+        doomed = env["TMPDIR"] = short_link(run.folder / "run")
         if variable := (run.pod["metadata"].get("annotations") or {}).get(SHORT_DIR_ANNOTATION):
-            doomed = env[variable] = short_link(run.folder / "run")
+            env[variable] = doomed
         command = [*(container.get("command") or []), *(container.get("args") or [])]
         if not container.get("command"):
             raise VolumeError(

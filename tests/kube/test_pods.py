@@ -83,6 +83,17 @@ def test_a_job_runs_with_its_environment_and_volumes(api, core, stand_in, namesp
     assert (shared / "out").read_text() == "x"
 
 
+def test_temporary_files_stay_with_the_pod(api, core, stand_in, namespace, secret):
+    script = "import tempfile; print(tempfile.mkstemp()[1])"
+    client.BatchV1Api(api).create_namespaced_job(namespace, job("one", script))
+    assert finished(api, namespace, "one") == "Complete"
+    pod = pods_of(core, namespace, "one")[0]
+    path = Path(core.read_namespaced_pod_log(pod.metadata.name, namespace).strip())
+    assert len(str(path.parent)) < 30
+    assert eventually(lambda: not path.parent.exists(), 10)
+    assert [kept.name for kept in stand_in.state_dir.rglob(path.name)] == [path.name]
+
+
 def test_a_failing_job_is_tried_again_and_tells_its_last_words(api, core, namespace, secret):
     script = "import sys; sys.exit('out of luck')"
     client.BatchV1Api(api).create_namespaced_job(namespace, job("one", script, backoffLimit=1))
