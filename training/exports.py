@@ -25,8 +25,21 @@ def digest(folder: Path) -> str:
 
 
 def weights(folder: Path) -> str:
-    """SHA-256 of the weights alone."""
-    return file_digest(_file(folder, WEIGHTS))
+    """SHA-256 of the weights alone: of names, types, shapes and values, not of how they lie in the file."""
+    path = _file(folder, WEIGHTS)
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    total = hashlib.sha256()
+    try:
+        header = json.loads(content[8:start])
+        for name, tensor in sorted(header.items()):
+            if name != "__metadata__":
+                begin, end = tensor["data_offsets"]
+                total.update(json.dumps([name, tensor["dtype"], tensor["shape"]]).encode())
+                total.update(content[start + begin : start + end])
+    except (ValueError, LookupError, TypeError, AttributeError):  # no safetensors: named by its bytes
+        return file_digest(path)
+    return total.hexdigest()
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -49,3 +49,16 @@ def test_options_that_are_none_are_named_by_their_bytes(tmp_path):
         adapter(folder)
         (folder / "adapter_config.json").write_bytes(content)
     assert len({exports.digest(folder) for folder in folders}) == 2
+
+
+def safetensors(values: bytes, padding: str = "", **header) -> bytes:
+    tensor = {"dtype": "U8", "shape": [len(values)], "data_offsets": [0, len(values)]}
+    text = (json.dumps({"lora_A": tensor, **header}) + padding).encode()
+    return len(text).to_bytes(8, "little") + text + values
+
+
+def test_bytes_that_compute_nothing_do_not_make_another_adapter(tmp_path):
+    same = [safetensors(b"abc"), safetensors(b"abc", " " * 8), safetensors(b"abc", __metadata__={"a": "b"})]
+    digests = {adapter(tmp_path / str(number), weights) for number, weights in enumerate(same)}
+    assert len(digests) == 1
+    assert adapter(tmp_path / "other", safetensors(b"abd")) not in digests

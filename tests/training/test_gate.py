@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cdk_app.audit import audit_contamination
+from cdk_app.command import visible
 from cdk_app.gate import gate
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
@@ -256,6 +257,59 @@ def test_a_look_is_found_under_any_name(run, name):
     refused(run, f"evaluations/{name} holds 64 sealed tasks of a play that is not on record")
 
 
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda lines: "".join(line.replace("{", "{\r", 1) + "\n" for line in lines),
+        lambda lines: json.dumps([json.loads(line) for line in lines], indent=2),
+    ],
+)
+def test_a_look_is_found_in_any_form(run, rewrite):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    path = run / "evaluations" / "peek.jsonl"
+    path.write_text(rewrite(path.read_text().splitlines()))
+    edit(run / "run.json", lambda manifest: hide(manifest, "peek", "test_plays", "test_started"))
+    refused(run, "evaluations/peek.jsonl holds 64 sealed tasks of a play that is not on record")
+
+
+def test_a_lucky_repeat_cannot_become_the_play_that_decides(run):
+    own = gate_run.candidate(lineage.read(run)["adapter"])
+    evaluate(run, "test", "lucky", own, one_in(60), again="once more")
+
+    def swap(manifest):
+        names = {"final": "lucky", "lucky": "final"}
+        for section in ("test_plays", "test_started"):
+            for play in manifest[section]:
+                play["label"] = names.get(play["label"], play["label"])
+        plays = manifest["evaluations"]
+        plays["final"], plays["lucky"] = plays["lucky"], plays["final"]
+
+    edit(run / "run.json", swap)
+    folder = run / "evaluations"
+    for suffix in (".jsonl", ".summary.json"):
+        if (folder / f"final{suffix}").exists():
+            (folder / f"final{suffix}").rename(folder / f"kept{suffix}")
+            if (folder / f"lucky{suffix}").exists():
+                (folder / f"lucky{suffix}").rename(folder / f"final{suffix}")
+            (folder / f"kept{suffix}").rename(folder / f"lucky{suffix}")
+    refused(run, "final is a repeat, and cannot decide: only a first play of a split can")
+
+
+def test_a_label_is_no_path(run):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    edit(run / "run.json", lambda manifest: manifest["test_plays"][-1].update(label="../evaluations/final"))
+    refused(run, "'../evaluations/final' is in test_plays, which is no label")
+
+
+def test_every_run_is_held_against_every_other(run, other, tmp_path):
+    """A refused run under the name of another would be decided on that one's conditions."""
+    two = shutil.copytree(other, tmp_path / "two")
+    third = reseed(run, tmp_path / "three", 3, after=lambda digest: False)
+    edit(third / "run.json", lambda manifest: manifest.update(run="two"))
+    with pytest.raises(ConfigError, match="both of a run called 'two'"):
+        judge([run, two, third])
+
+
 @pytest.mark.parametrize("section", ["test_plays", "test_started"])
 def test_a_repeat_keeps_its_reason(run, section):
     own = gate_run.candidate(lineage.read(run)["adapter"])
@@ -300,6 +354,7 @@ def test_a_label_cannot_look_like_a_line_of_ours(run):
     assert "\nPassed" not in told
     assert "\x1b" not in told
     assert r"x\n\x1b[1mPassed. was finished" in told
+    assert visible("a\x1b[2K\nb") == r"a\x1b[2K" + "\nb"
 
 
 def test_no_decision_outlives_evidence_that_cannot_even_be_read(run, other, tmp_path):
@@ -589,6 +644,8 @@ def test_runs_that_cannot_be_judged_together_are_refused(run, other, tmp_path):
         lambda run: edit(run / "run.json", lambda manifest: manifest.pop("created")),
         lambda run: edit(run / "run.json", lambda manifest: manifest["test_plays"][0].pop("again")),
         lambda run: (run / "run.json").write_text("[" * 100_000),
+        lambda run: edit(run / "run.json", lambda manifest: manifest["test_plays"][0].update(records=None)),
+        lambda run: edit(run / "run.json", lambda m: m["test_plays"][0].update(played="\ud800")),
     ],
 )
 def test_a_manifest_that_no_run_wrote_is_refused(run, damage):

@@ -5,6 +5,7 @@ A folder is not signed. Whoever rewrites data, records, seal and manifest in agr
 really replay, has played the test; what that means is in docs/how-to/gate.md.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class Evidence:
             raise ValueError(f"no run is called {self.run!r}")
         shown = [self.manifest["created"], self.manifest["commit"]]
         for play in self.manifest[seal.PLAYS]:
-            shown += [play["played"], play["again"] or ""]
+            shown += [play[key] or "" if key == "again" else play[key] for key in _PLAY]
         for text in shown:
             if not (isinstance(text, str) and text.isprintable()):
                 raise ValueError(f"no text to show is {text!r}")
@@ -142,6 +143,7 @@ def _visible(text: str) -> str:
 
 def _read(run_dir: Path) -> Evidence:
     manifest = lineage.read(run_dir)
+    json.dumps(manifest, indent=2)  # what cannot be written again could not be withdrawn either
     evidence = Evidence(run_dir, manifest, _recipe(run_dir, manifest))
     _read_splits(evidence)
     for audit in AUDITS:

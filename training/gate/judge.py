@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ def judge(
         show(f"{run.run}: playing tasks again with base and adapter from disk")
         with _withdrawn_if_unsound(folders, but_for=ConfigError):
             replayed[run.run] = replay(run)
-    for other in runs[1:]:
-        check_comparable(runs[0], other, seeds=True)
+    for first, other in combinations(runs, 2):
+        check_comparable(first, other, seeds=True)
     serving, incumbent = None, None
     if incumbent_dir is not None:
         serving = _read(incumbent_dir.resolve(), show)

@@ -1,6 +1,7 @@
 """Whether seal, manifest and folder tell one story of who played what: what one hides, another shows."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 from training import seal
 
+_LABEL = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_DIGEST = re.compile(rb'"digest"\s*:\s*"([0-9a-f]+)"')
+_DECIDING = {seal.label(when, split) for when in ("baseline", "final") for split in seal.SEALED}
 UNVERIFIED = "unverified"
 """Under which all endpoints that nobody could verify are sealed; their evaluations name the address."""
 
@@ -20,9 +24,12 @@ def faults(folder: Path, manifest: Mapping[str, Any], sealed: Mapping[str, Colle
             if times > 1:
                 yield f"{label} is {times} times in {section}"
         for entry in entries:
+            if not _LABEL.fullmatch(entry["label"]):
+                yield f"{entry['label']!r} is in {section}, which is no label"
             if entry["split"] not in seal.SEALED:
                 yield f"{entry['label']} is in {section} as a play of {entry['split']}, which is not sealed"
     yield from _without_reason(started)
+    yield from _not_first(started)
     begun = {entry["label"]: entry for entry in started}
     for play in plays:
         yield from _unlike(play, begun.get(play["label"]), manifest["evaluations"].get(play["label"]))
@@ -37,6 +44,16 @@ def _without_reason(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if (candidate, split) in seen and not (isinstance(reason, str) and reason.strip()):
             yield f"{entry['label']} repeats a play of {split} by {candidate} without a reason"
         seen.add((candidate, split))
+
+
+def _not_first(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What decides is the first play of a split, not the best of several."""
+    seen = set()
+    for entry in sorted(started, key=lambda entry: entry["started"]):
+        deciding = entry["label"] in _DECIDING
+        if deciding and (entry["again"] or (entry["candidate"], entry["split"]) in seen):
+            yield f"{entry['label']} is a repeat, and cannot decide: only a first play of a split can"
+        seen.add((entry["candidate"], entry["split"]))
 
 
 def _unlike(
@@ -64,10 +81,15 @@ def _hidden(
         return
     if path.is_dir():
         return
-    found = _digests(path)
-    known = {digest for digests in sealed.values() for digest in digests} & found.keys()
+    content = path.read_bytes()
+    found = _digests(content)
+    # A file of another form than records may hold tasks, too.
+    written = {digest.decode() for digest in _DIGEST.findall(content)}
+    known = {digest for digests in sealed.values() for digest in digests} & (written | found.keys())
     if not known:
         return
+    if known - found.keys():
+        yield f"{name} holds {len(known - found.keys())} sealed tasks that are in no record of it"
     entry = begun.get(path.stem) if name == f"evaluations/{path.stem}.jsonl" else None
     if entry is None:
         yield f"{name} holds {len(known)} sealed tasks of a play that is not on record"
@@ -83,10 +105,10 @@ def _is_by(policy: Any, candidate: str) -> bool:
     return policy == candidate or (candidate == UNVERIFIED and str(policy).startswith(UNVERIFIED))
 
 
-def _digests(path: Path) -> dict[str, str]:
+def _digests(content: bytes) -> dict[str, str]:
     """The policy by task, of each line that has one; the last may be of a play that was cut off."""
     found = {}
-    for line in path.read_bytes().splitlines():
+    for line in content.split(b"\n"):
         try:
             record = json.loads(line)
             found[str(record["digest"])] = str(record.get("policy"))
