@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from training.errors import SkypodError, SubstrateError
+from training.errors import SkypodError, SubstrateError, visible
 
 COMMANDS = {
     "audit-contamination": (
@@ -69,19 +69,14 @@ def outside() -> tuple[type[Exception], ...]:
     return (OSError, *(getattr(sys.modules[m], name) for m, names in loaded.items() for name in names))
 
 
-def visible(text: str) -> str:
-    """What files and servers say may be in an error: no character of it may act on the terminal."""
-    return "".join(one if one.isprintable() or one == "\n" else f"\\x{ord(one):02x}" for one in text)
-
-
 def main() -> None:
     """Run the command; errors of ours are printed with their remedy, without a traceback."""
     try:
         sys.exit(cli(standalone_mode=False) or 0)
     except SkypodError as error:
-        click.secho(f"error: {visible(error.problem)}", fg="red", err=True)
+        click.secho(f"error: {visible(error.problem, keep='\n')}", fg="red", err=True)
         if error.remedy:
-            click.echo(f"  -> {visible(error.remedy)}", err=True)
+            click.echo(f"  -> {visible(error.remedy, keep='\n')}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()

@@ -29,3 +29,11 @@ class SubstrateError(SkypodError):
     """Something outside our code is missing, busy, too small or gone."""
 
     exit_code = 3
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text of files and servers for an error: no character of it, but for those of `keep`, acts on a terminal
+    or looks like a line of ours."""
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text
+    )

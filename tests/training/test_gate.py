@@ -10,13 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from cdk_app.audit import audit_contamination
-from cdk_app.command import visible
 from cdk_app.gate import gate
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, make, one_in, reseed
 from training import exports, lineage, prepare, recipe, splits
 from training.audits import ancestry
-from training.errors import ConfigError, DataError
+from training.errors import ConfigError, DataError, visible
 from training.evaluate import ceiling
 from training.files import tree_digest
 from training.gate import evidence, replay
@@ -354,7 +353,7 @@ def test_a_label_cannot_look_like_a_line_of_ours(run):
     assert "\nPassed" not in told
     assert "\x1b" not in told
     assert r"x\n\x1b[1mPassed. was finished" in told
-    assert visible("a\x1b[2K\nb") == r"a\x1b[2K" + "\nb"
+    assert visible("a\x1b[2K\nb", keep="\n") == r"a\x1b[2K" + "\nb"
 
 
 def test_no_decision_outlives_evidence_that_cannot_even_be_read(run, other, tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 from training import exports, lineage, recipe, seal, splits
 from training.audits import contamination
 from training.audits import reward as reward_audit
-from training.errors import ConfigError, DataError, SkypodError
+from training.errors import ConfigError, DataError, SkypodError, visible
 from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
 from training.files import file_digest, read_json
 from training.gate import ledger
@@ -129,16 +129,11 @@ def read(run_dir: Path) -> Evidence:
     if evidence.problems:
         raise DataError(
             "\n  - ".join(
-                [f"run {run_dir.name!r} gives no evidence to decide on:", *map(_visible, evidence.problems)]
+                [f"run {run_dir.name!r} gives no evidence to decide on:", *map(visible, evidence.problems)]
             ),
             "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
         )
     return evidence
-
-
-def _visible(text: str) -> str:
-    """Labels and folders are the run's own words: none may look like a line of ours."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _read(run_dir: Path) -> Evidence:
