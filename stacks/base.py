@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import aws_cdk as cdk
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
@@ -46,6 +47,19 @@ class SkypodStack(cdk.Stack):
         """What happens to data when its stack is destroyed: gone, unless the settings keep it."""
         keep = self.settings.storage.keep_data
         return cdk.RemovalPolicy.RETAIN if keep else cdk.RemovalPolicy.DESTROY
+
+    def key(
+        self, construct_id: str, what: str, removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.DESTROY
+    ) -> kms.Key:
+        """A key for `what`, rotated every year; a deleted one can be rescued for seven days."""
+        return kms.Key(
+            self,
+            construct_id,
+            description=f"{self.names.prefix}: {what}",
+            enable_key_rotation=True,
+            pending_window=cdk.Duration.days(7),
+            removal_policy=removal_policy,
+        )
 
     def log_group(self, construct_id: str, name: str) -> logs.LogGroup:
         """A log group that expires by the settings and goes with the stack."""

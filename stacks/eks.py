@@ -3,10 +3,8 @@
 import json
 from typing import Any
 
-import aws_cdk as cdk
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.base import SkypodStack
@@ -62,14 +60,7 @@ class EksStack(SkypodStack):
         super().__init__(scope, environment, names)
         settings = environment.eks
         # Its own key, not that of the data: the control plane is then made beside Lustre, not after it.
-        key = kms.Key(
-            self,
-            "SecretsKey",
-            description=f"{names.prefix}: Kubernetes secrets",
-            enable_key_rotation=True,
-            pending_window=cdk.Duration.days(7),
-            removal_policy=cdk.RemovalPolicy.DESTROY,
-        )
+        key = self.key("SecretsKey", "Kubernetes secrets")
         role = iam.Role(
             self,
             "ClusterRole",

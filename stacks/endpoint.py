@@ -6,7 +6,6 @@ the load balancer goes while its controller still runs.
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.base import SkypodStack
@@ -120,7 +119,7 @@ class EndpointStack(SkypodStack):
         )
 
     def _spaces(self, domain: Domain) -> Construct:
-        key = self._key("SpacesKey", "signs links to Spaces")
+        key = self.key("SpacesKey", "signs links to Spaces")
         roles = {}
         for account, (who, policy) in _SPACES_ROLES.items():
             roles[account] = role = pod_role(
@@ -154,7 +153,7 @@ class EndpointStack(SkypodStack):
         )
 
     def _ray_endpoints(self, domain: Domain) -> cdk.CustomResource:
-        key = self._key("RayKey", "signs links to Ray dashboards")
+        key = self.key("RayKey", "signs links to Ray dashboards")
         identity = pod_identity(
             self,
             "RayLinks",
@@ -184,14 +183,3 @@ class EndpointStack(SkypodStack):
         )
         release.node.add_dependency(identity)
         return release
-
-    def _key(self, construct_id: str, what: str) -> kms.Key:
-        """A key that outlives nothing: links that it signed are good for hours at most."""
-        return kms.Key(
-            self,
-            construct_id,
-            description=f"{self.names.prefix}: {what}",
-            enable_key_rotation=True,
-            pending_window=cdk.Duration.days(7),
-            removal_policy=cdk.RemovalPolicy.DESTROY,
-        )

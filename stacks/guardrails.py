@@ -1,9 +1,7 @@
 """The monthly budget and the topic that all alerts go to; deployed before anything that costs money."""
 
-import aws_cdk as cdk
 from aws_cdk import aws_budgets as budgets
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
@@ -28,14 +26,7 @@ class GuardrailsStack(SkypodStack):
 
     def __init__(self, scope: Construct, environment: Environment, names: Names):
         super().__init__(scope, environment, names)
-        key = kms.Key(
-            self,
-            "AlertsKey",
-            description=f"Alerts of {names.prefix}",
-            enable_key_rotation=True,
-            pending_window=cdk.Duration.days(7),
-            removal_policy=cdk.RemovalPolicy.DESTROY,
-        )
+        key = self.key("AlertsKey", "alerts")
         self.topic = sns.Topic(
             self, "Alerts", topic_name=names.alerts_topic, enforce_ssl=True, master_key=key
         )

@@ -2,7 +2,6 @@
 
 import aws_cdk as cdk
 from aws_cdk import aws_fsx as fsx
-from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.base import SkypodStack
@@ -33,14 +32,7 @@ class LustreStack(SkypodStack):
     ):
         super().__init__(scope, environment, names)
         settings = environment.storage
-        self.key = kms.Key(
-            self,
-            "Key",
-            description=f"{names.prefix}: file system",
-            enable_key_rotation=True,
-            pending_window=cdk.Duration.days(7),
-            removal_policy=self.data_removal,
-        )
+        key = self.key("Key", "file system", self.data_removal)
         self.file_system = fsx.CfnFileSystem(
             self,
             "Lustre",
@@ -51,7 +43,7 @@ class LustreStack(SkypodStack):
             storage_capacity=settings.lustre_capacity_gib,
             subnet_ids=[network.node_subnet.subnet_id],
             security_group_ids=[network.cluster_group.security_group_id],
-            kms_key_id=self.key.key_arn,
+            kms_key_id=key.key_arn,
             lustre_configuration=fsx.CfnFileSystem.LustreConfigurationProperty(
                 deployment_type="PERSISTENT_2",
                 per_unit_storage_throughput=settings.lustre_throughput_mib_s_per_tib,
