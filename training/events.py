@@ -4,7 +4,7 @@ A follower reads either: the file where it shares the file system, the log throu
 """
 
 import json
-import sys
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,18 +14,31 @@ MARK = "@skypod "
 
 
 class EventLog:
-    """Appends events. `stage` marks a phase, `step` and `evaluation` carry results."""
+    """Appends events, each with its attempt. `stage` marks a phase, `step` and `evaluation` carry results."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Path, attempt: int = 0, *, to_stdout: bool = True):
+        self._path, self._attempt, self._to_stdout = path, attempt, to_stdout
         path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_torn(path):
+            # A writer was killed within a line; what comes next is not to be lost with it.
+            with path.open("a") as file:
+                file.write("\n")
 
     def emit(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
+        """To the job's log first, which has room when the run's file system has none."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, "attempt": self._attempt, **fields})
+        if self._to_stdout:
+            print(f"{MARK}{line}", flush=True)
         with self._path.open("a") as file:
             file.write(line + "\n")
-        sys.stdout.write(f"{MARK}{line}\n")
-        sys.stdout.flush()
+
+
+def _is_torn(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def parse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -36,8 +49,16 @@ def parse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All events of a run; an unfinished last line is left out."""
+    """All events of a run; lines that a killed writer left unfinished are left out."""
     if not path.is_file():
         return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [event for line in path.read_text().split("\n")[:-1] if (event := decode(line))]
+
+
+def decode(line: str) -> dict[str, Any] | None:
+    """The event of one line of the file; None for a line that is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

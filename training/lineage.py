@@ -1,7 +1,5 @@
 """The run manifest `run.json`: what a run was made of and what came of it, each artifact named by content."""
 
-import fcntl
-import os
 import platform
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from typing import Any
 from training import splits, toml_settings
 from training.errors import ConfigError, DataError
 from training.files import file_digest, read_json, tree_digest, write_json
+from training.locks import locked
 from training.recipe import Recipe
 
 MANIFEST = "run.json"
@@ -63,15 +62,10 @@ def changing(run_dir: Path) -> Iterator[dict[str, Any]]:
     Only one process or thread at a time is in such a block: trainer and evaluations write to one manifest.
     """
     read(run_dir)  # says what is wrong with a folder that is none
-    # The folder, not the file: the file is replaced by every writer, and a lock would go with it.
-    folder = os.open(run_dir, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with locked(run_dir):
         manifest = read(run_dir)
         yield manifest
         write_json(run_dir / MANIFEST, manifest)
-    finally:
-        os.close(folder)
 
 
 def update(run_dir: Path, **sections: Any) -> dict[str, Any]:

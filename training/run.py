@@ -1,18 +1,23 @@
-"""One training run, inside the cluster: `python -m training.run RUN_DIR` is the entrypoint of the Ray job.
+"""One attempt at a run, inside the cluster: `python -m training.run RUN_DIR [TOKEN]` starts the Ray job.
 
-The run folder holds the resolved recipe, the data and the manifest, written by whoever submitted it.
+The run folder holds the resolved recipe, the data and the manifest, written by whoever submitted it. The
+token is that of the run's lease: a driver that was replaced by a newer one is fenced.
 """
 
+import errno
+import functools
 import importlib
 import os
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from training import exports, lineage, recipe
+from training import attempts, exports, lease, lineage, recipe
+from training.errors import SkypodError
 from training.events import EventLog
+from training.lease import FencedError
 
 if TYPE_CHECKING:
     from training.skyrl.backend import Backend
@@ -21,30 +26,72 @@ SHARED_VARIABLE = "SKYPOD_SHARED"
 """Set in every container: where the shared file system is mounted."""
 
 
-def main(run_dir: Path, backend: "Backend | None" = None) -> None:
-    """Train, evaluate and export; every outcome is in the run folder when this returns or raises."""
+def main(run_dir: Path, backend: "Backend | None" = None, token: int = 0) -> None:
+    """Train, evaluate and export; every outcome is in the run folder when this returns or raises.
+
+    `token` is 0 where no supervisor submitted this. Raises SystemExit: 5 when a newer attempt has the run,
+    and nothing is written from then on; else 1, with a `failed` event that says why.
+    """
     from training.skyrl import experiment
     from training.skyrl.backend import CUDA
 
     backend = backend or CUDA
-    events = EventLog(run_dir / "events.jsonl")
-    chosen = recipe.read_resolved(run_dir / "recipe.json")
-    attempt = {"started": lineage.now(), "backend": backend.name, **lineage.environment()}
-    lineage.append(run_dir, "attempts", attempt)
-    events.emit("stage", name="cluster")
+    fence = functools.partial(lease.held, run_dir, token)
+    events = EventLog(run_dir / "events.jsonl", attempt=token)
     try:
+        with fence():
+            attempts.note(run_dir, token, backend=backend.name, **lineage.environment())
+        events.emit("stage", name="cluster")
+        chosen = recipe.read_resolved(run_dir / "recipe.json")
         _join(chosen, backend)
-        adapter = experiment.run(chosen, run_dir, Path(os.environ[SHARED_VARIABLE]), backend, events)
+        shared = Path(os.environ[SHARED_VARIABLE])
+        adapter = experiment.run(chosen, run_dir, shared, backend, events, fence=fence)
+        folder = adapter.relative_to(run_dir).as_posix()
+        with fence():
+            lineage.update(
+                run_dir,
+                adapter={"folder": folder, "digest": exports.digest(adapter)},
+                finished=lineage.now(),
+            )
+        events.emit("finished", adapter=folder)
     except BaseException as error:
         traceback.print_exc()
-        events.emit("failed", message=explain(error))
+        chain = causes(error)
+        if any(isinstance(each, FencedError) for each in chain):
+            raise SystemExit(FencedError.exit_code) from error
+        with suppress(OSError):  # a full disk; the job's log has it by then
+            events.emit("failed", **describe(chain))
         raise SystemExit(1) from error
-    lineage.update(
-        run_dir,
-        adapter={"folder": adapter.relative_to(run_dir).as_posix(), "digest": exports.digest(adapter)},
-        finished=lineage.now(),
-    )
-    events.emit("finished", adapter=str(adapter.relative_to(run_dir)))
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """The error and what caused it, the first cause last; of a RayTaskError what the worker raised."""
+    found: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in found:
+        found.append(current)
+        remote = getattr(current, "cause", None)
+        following = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = remote if isinstance(remote, BaseException) else following
+    return found
+
+
+def describe(chain: list[BaseException]) -> dict[str, Any]:
+    """A failure as a supervisor reads it: {"message", "remedy", "types", "errnos", "dead_nodes"}.
+
+    `types` are the classes of the errors of the chain with their bases, by full name; `errnos` are those of
+    its OSErrors, such as ENOSPC; `dead_nodes` are the names of the Ray nodes that died.
+    """
+    types = [f"{cls.__module__}.{cls.__qualname__}" for error in chain for cls in type(error).__mro__[:-2]]
+    numbers = [error.errno for error in chain if isinstance(error, OSError) and error.errno]
+    remedies = [error.remedy for error in chain if isinstance(error, SkypodError) and error.remedy]
+    return {
+        "message": explain(chain[0]),
+        "remedy": remedies[0] if remedies else "",
+        "types": list(dict.fromkeys(types)),
+        "errnos": [errno.errorcode.get(number, str(number)) for number in numbers],
+        "dead_nodes": _nodes_that_died(),
+    }
 
 
 def explain(error: BaseException) -> str:
@@ -80,4 +127,4 @@ def _join(chosen: recipe.Recipe, backend: "Backend") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), None, *map(int, sys.argv[2:]))
