@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import aws_cdk as cdk
 
-from cdk_app import names, settings
+from cdk_app import guard, names, settings
 from stacks.access import AccessStack
 from stacks.collector import CollectorStack
 from stacks.eks import EksStack
@@ -130,6 +130,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     account = environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT") or NO_ACCOUNT
     build(app, environment, account)
+    # The CDK's own switch. Its validator's engine takes seconds to load, and only here is it loaded.
+    if os.environ.get("CDK_VALIDATION") != "false":
+        cdk.Validations.of(app).add_plugins(guard.validator())
     app.synth()
 
 

@@ -1,44 +1,6 @@
-"""Rules of our own on what holds data: sealed, private, over TLS only.
-
-Plain tests rather than Guard rules: most join two resources (a bucket and its policy), which Guard cannot.
-"""
+"""What our Guard rules (`stacks/rules`) cannot say, because it joins two resources or concerns one setting."""
 
 import json
-
-# Of data and of what leads to it.
-PUBLIC = {"PubliclyAccessible", "AssociatePublicIpAddress", "MapPublicIpOnLaunch"}
-
-
-def test_nothing_that_holds_data_can_be_reached_from_the_internet(both):
-    for synthesized in both:
-        for part, template in synthesized.templates.items():
-            for logical_id, resource in template["Resources"].items():
-                properties = resource.get("Properties", {})
-                assert not any(properties.get(name) for name in PUBLIC), (part, logical_id)
-        for kind in ("AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroupIngress"):
-            for _, logical_id, group in synthesized.resources(kind):
-                rules = [*group["Properties"].get("SecurityGroupIngress", []), group["Properties"]]
-                open_to_all = [rule for rule in rules if rule.get("CidrIp") == "0.0.0.0/0"]
-                assert not open_to_all, logical_id
-    assert (
-        both[1].one("AWS::EKS::Cluster")["Properties"]["ResourcesVpcConfig"]["EndpointPublicAccess"] is False
-    )
-
-
-def test_everything_at_rest_is_encrypted(both):
-    for synthesized in both:
-        for kind, name in (
-            ("AWS::S3::Bucket", "BucketEncryption"),
-            ("AWS::FSx::FileSystem", "KmsKeyId"),
-            ("AWS::SNS::Topic", "KmsMasterKeyId"),
-            ("AWS::EKS::Cluster", "EncryptionConfig"),
-        ):
-            found = synthesized.resources(kind)
-            assert found, kind
-            assert all(resource["Properties"].get(name) for _, _, resource in found), kind
-        assert all(
-            key["Properties"]["EnableKeyRotation"] for _, _, key in synthesized.resources("AWS::KMS::Key")
-        )
 
 
 def test_every_bucket_and_topic_refuses_plain_http(both):
@@ -56,5 +18,19 @@ def test_every_bucket_and_topic_refuses_plain_http(both):
                     for statement in found["Properties"]["PolicyDocument"]["Statement"]
                 )
             ]
+            assert refusing, kind
             for _, logical_id, _ in synthesized.resources(kind):
                 assert any(logical_id in named for named in refusing), logical_id
+
+
+def test_productions_control_plane_answers_inside_the_vpc_only(production):
+    access = production.one("AWS::EKS::Cluster")["Properties"]["ResourcesVpcConfig"]
+    assert (access["EndpointPublicAccess"], access["EndpointPrivateAccess"]) == (False, True)
+
+
+def test_no_address_of_a_rehearsal_is_in_any_template(both):
+    """Guard rules look into functions and builds; this into what is applied in the cluster as well."""
+    for synthesized in both:
+        for part, template in synthesized.templates.items():
+            text = json.dumps(template)
+            assert not [name for name in ("127.0.0.1", "localhost", "[::1]") if name in text], part
