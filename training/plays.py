@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training import lineage, seal
+from training import lineage, recorded, seal
 from training.environments import Task
-from training.errors import ConfigError, DataError
+from training.errors import ConfigError
 from training.evaluate import EvaluationSettings, Policy, Progress, play, read_records, summarize
-from training.files import file_digest, write_json
+from training.files import write_json
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
 
     Its figures are taken from the records, whatever the manifest says.
     """
-    entry = lineage.read(run_dir)["evaluations"].get(what.label)
+    manifest = lineage.read(run_dir)
+    entry = manifest["evaluations"].get(what.label)
     if entry is None:
         return None
     stated = (entry["split"], entry["settings"])
@@ -71,13 +72,9 @@ def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
             "choose another --name",
         )
     path = records_path(run_dir, what.label)
-    if not path.is_file() or file_digest(path) != entry["records"]:
-        raise DataError(
-            f"{path} is not what was recorded on {entry['played']}",
-            "restore the file; a play that was changed counts for nothing",
-        )
-    if entry["n"] < len(what.tasks) * what.settings.samples:
-        return None
+    if entry["n"] < len(what.tasks) * what.settings.samples and recorded.begins_with(path, entry["records"]):
+        return None  # more samples are wanted, and some may have been played
+    recorded.is_finished(manifest, path)
     # A crash after the entry and before the seal's: says it again, which is harmless.
     seal.log(run_dir, what.sealed_as, what.split, what.label, path)
     return entry | summarize(read_records(path)).to_json()

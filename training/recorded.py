@@ -1,5 +1,6 @@
 """Whether a file of records is the play that the manifest has on record."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,3 +27,16 @@ def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
                 "restore the file; a play that was changed counts for nothing",
             )
     return bool(noted)
+
+
+def begins_with(path: Path, digest: str) -> bool:
+    """Whether a file starts with the records of this digest: further samples of a play are appended."""
+    if not path.is_file():
+        return False
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        for line in file:
+            total.update(line)
+            if total.hexdigest() == digest:
+                return True
+    return False

@@ -224,6 +224,33 @@ def test_sampled_play_has_seeds_of_its_own_and_tells_pass_at_k(run, knows):
     assert (entry["temperature"], entry["seed"]) == (0.7, 5)
 
 
+def test_more_samples_that_were_interrupted_are_continued(run, knows):
+    more = ("--samples", "2")
+    with ScriptedServer({"m": knows}) as server:
+        arguments = (
+            "--split",
+            "dev",
+            "--policy",
+            server.url,
+            "--temperature",
+            "1",
+            "--name",
+            "hot",
+            "--json",
+        )
+        call(run, *arguments)
+        path, noted = run / "evaluations" / "hot-dev.jsonl", (run / "run.json").read_text()
+        call(run, *arguments, *more)
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:20]))
+        (run / "run.json").write_text(noted)
+        assert json.loads(call(run, *arguments, *more).stdout)["n"] == len(lines) == 32
+        path.write_text("".join(lines[1:20]))
+        (run / "run.json").write_text(noted)
+        with pytest.raises(DataError, match="is not what was recorded"):
+            call(run, *arguments, *more)
+
+
 def test_records_changed_after_the_play_are_refused(run, knows):
     with ScriptedServer({"m": knows}) as server:
         arguments = ("--split", "dev", "--name", "x", "--policy", server.url)
