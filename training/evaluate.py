@@ -16,7 +16,8 @@ from typing import Any
 from training import reward as rewards
 from training.conversation import Conversation, Policy, Turn
 from training.environments import Environment, EpisodeResult, Game, Task, named
-from training.errors import ConfigError, DataError, SubstrateError
+from training.errors import ConfigError, DataError, SkypodError, SubstrateError
+from training.files import parse_json
 from training.protocol import strip_end
 from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
@@ -43,6 +44,8 @@ __all__ = [
 LEVEL = 0.95
 HOTTEST = 2.0
 EXACT, CLUSTERED = "exact", "clustered"
+_NO_RECORD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+"""What comes of reading and replaying a line that anybody may have written."""
 
 
 @dataclass(frozen=True)
@@ -364,13 +367,12 @@ def read_records(path: Path) -> list[EvaluationRecord]:
     records = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            record = EvaluationRecord.from_json(json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path.name} line {number} is no record: {error}", "evaluate again") from None
-        try:
+            record = EvaluationRecord.from_json(parse_json(line))
             wrong = _not_replayed(record)
-        except DataError as error:
+        except SkypodError as error:
             raise DataError(f"{path.name} line {number}: {error.problem}", error.remedy) from None
+        except _NO_RECORD as error:
+            raise DataError(f"{path.name} line {number} is no record: {error!r}", "evaluate again") from None
         if wrong:
             raise DataError(
                 f"{path.name} line {number}: the actions on task {record.digest} do not lead to the "

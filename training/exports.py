@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from training.errors import DataError
-from training.files import file_digest
+from training.files import RepeatedKeyError, file_digest, parse_json
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 FILES = {WEIGHTS, CONFIG, "README.md"}
@@ -18,7 +18,7 @@ def digest(folder: Path) -> str:
     """SHA-256 of an adapter: equal for equal weights and options.
 
     PEFT writes its sets in an order that changes from process to process, and the path of the base. Raises
-    DataError when one of the two files is missing.
+    DataError when one of the two files is missing, or names something twice: what PEFT would load is open.
     """
     parts = [weights(folder), _options_digest(_file(folder, CONFIG))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -31,12 +31,14 @@ def weights(folder: Path) -> str:
     start = 8 + int.from_bytes(content[:8], "little")
     total = hashlib.sha256()
     try:
-        header = json.loads(content[8:start])
+        header = parse_json(content[8:start])
         for name, tensor in sorted(header.items()):
             if name != "__metadata__":
                 begin, end = tensor["data_offsets"]
                 total.update(json.dumps([name, tensor["dtype"], tensor["shape"]]).encode())
                 total.update(content[start + begin : start + end])
+    except RepeatedKeyError as error:
+        raise _ambiguous(path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError):  # no safetensors: named by its bytes
         return file_digest(path)
     return total.hexdigest()
@@ -50,12 +52,18 @@ def _file(folder: Path, name: str) -> Path:
 
 def _options_digest(path: Path) -> str:
     try:
-        options = dict(json.loads(path.read_bytes()))
+        options = dict(parse_json(path.read_bytes()))
         for name in set(_SETS) & options.keys():
             if isinstance(options[name], list):
                 options[name] = sorted(options[name])
+    except RepeatedKeyError as error:
+        raise _ambiguous(path, error) from None
     except (ValueError, TypeError):  # no options of PEFT's: named by their bytes
         return file_digest(path)
     # Within an option the order may count: of patterns PEFT takes the first that matches.
     plain = sorted((name, json.dumps(value)) for name, value in options.items() if name != _WHERE)
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def _ambiguous(path: Path, error: RepeatedKeyError) -> DataError:
+    return DataError(f"in {path} {error}", "export the adapter again; PEFT writes each name once")

@@ -28,8 +28,25 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
+class RepeatedKeyError(ValueError):
+    """A JSON object has a key twice: readers differ in which of the two values they take."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As json.loads; RepeatedKeyError where one reader could see another value than we do."""
+    return json.loads(text, object_pairs_hook=_without_repeats)
+
+
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return parse_json(path.read_text())
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedKeyError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+    return found
 
 
 def file_digest(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from training.environments import Environment, Task, named
 from training.environments.base import BIGGER, MIRRORED, PLAIN, RECOLOURED
 from training.errors import ConfigError, DataError
-from training.files import write_atomic
+from training.files import parse_json, write_atomic
 from training.recipe import Recipe
 
 Row = dict[str, Any]
@@ -243,7 +243,7 @@ def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
             f"split {path.name} was changed: its content is {found}, it was written as {expected}",
             "restore the file, or build the splits again under a new run",
         )
-    rows = tuple(json.loads(line) for line in content.splitlines())
+    rows = tuple(parse_json(line) for line in content.splitlines())
     seen: set[str] = set()
     for row in rows:
         digest = row_task(row).digest

@@ -168,6 +168,12 @@ def test_records_of_another_evaluation_are_not_continued(tmp_path, scripted, pla
         ('"sample":0,', "", "sample"),
         ('"solved":', '"solved"', "no record"),
         ('"start":[7,1]', '"start":[6,1]', "no cell"),
+        ('"sample":0', '"sample":0,"sample":0', r"line 1 is no record: .*'sample' is there twice"),
+        ('"sample":0', '"note":0', "line 1: an evaluation record has missing or unknown fields"),
+        ('"actions":[', '"actions":[{},', "line 1 is no record"),
+        ('"options":{', '"options":{"walls":[],', "line 1: environment 'maze' has no option 'walls'"),
+        ('"squares_per_move":2', '"squares_per_move":[2]', "line 1 is no record"),
+        ("{", "[" * 100_000, "line 1 is no record"),
     ],
 )
 def test_records_edited_by_hand_are_refused(tmp_path, scripted, old, new, message):

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from training import exports
+from training.errors import DataError
 
 OPTIONS = {
     "base_model_name_or_path": "/fsx/base",
@@ -62,3 +65,13 @@ def test_bytes_that_compute_nothing_do_not_make_another_adapter(tmp_path):
     digests = {adapter(tmp_path / str(number), weights) for number, weights in enumerate(same)}
     assert len(digests) == 1
     assert adapter(tmp_path / "other", safetensors(b"abd")) not in digests
+
+
+def test_options_and_tensors_that_are_named_twice_are_refused(tmp_path):
+    adapter(tmp_path / "one")
+    (tmp_path / "one" / "adapter_config.json").write_text('{"r": 16, "r": 32}')
+    with pytest.raises(DataError, match=r"in .*adapter_config.json 'r' is there twice"):
+        exports.digest(tmp_path / "one")
+    header = b'{"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "a": {}}'
+    with pytest.raises(DataError, match=r"in .*adapter_model.safetensors 'a' is there twice"):
+        adapter(tmp_path / "two", len(header).to_bytes(8, "little") + header + b"x")
