@@ -5,6 +5,7 @@ question (`check`) and after its last answer (`log`); a second one of the same c
 stays beside it for every reader.
 """
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def label(when: str, split: str) -> str:
     return when if split == "test" else f"{when}-{split}"
 
 
+def is_reason(text: Any) -> bool:
+    """Whether a reader sees words: spaces, marks and the letters that show nothing are none."""
+    return isinstance(text, str) and any(
+        one.isalnum() and "FILLER" not in unicodedata.name(one, "") for one in text
+    )
+
+
 def check(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 
@@ -32,8 +40,10 @@ def check(run_dir: Path, candidate: str, split: str, label: str, again: str | No
     """
     if split not in SEALED:
         return
-    if again is not None and not again.strip():
-        raise ConfigError("the reason for playing a sealed split again is empty", "say why in --again")
+    if again is not None and not is_reason(again):
+        raise ConfigError(
+            f"the reason for playing a sealed split again is empty: {again!r}", "say why in words: --again"
+        )
     with lineage.changing(run_dir) as manifest:
         finished, started = manifest.setdefault(PLAYS, []), manifest.setdefault(STARTED, [])
         for play in finished:

@@ -70,10 +70,21 @@ def test_a_label_belongs_to_one_play(run):
         seal.check(run, "adapter:2", "test-512", "begun", WHY)
 
 
-def test_an_empty_reason_is_none(run):
+BLANKS = ["", "  ", "\u3000", "\u200b\u2060", "\u2800", "\u3164\u115f\uffa0", "...", "\u0301", "\U000e0041"]
+"""Nothing, spaces of all kinds, letters that show nothing, marks without a word."""
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_an_empty_reason_is_none(run, blank):
     play(run, "adapter:1", "test", "final")
     with pytest.raises(ConfigError, match=r"reason .* is empty"):
-        seal.check(run, "adapter:1", "test", "again", "  ")
+        seal.check(run, "adapter:1", "test", "again", blank)
+
+
+@pytest.mark.parametrize("reason", [WHY, "サーバー", "№ 7", "ㅎ"])
+def test_a_reason_may_be_in_any_language(run, reason):
+    play(run, "adapter:1", "test", "final")
+    seal.check(run, "adapter:1", "test", "again", reason)
 
 
 def test_finishing_is_said_once_and_with_the_records_played(run):
