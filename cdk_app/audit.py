@@ -91,8 +91,7 @@ def audit_contamination(ctx: click.Context, run: Path, as_json: bool) -> None:
 
     found = contamination.audit_run(run)
     noted = lineage.read(run).get("audits", {}).get("contamination", {})
-    # What the base was taught stays as it was noted first: an audit of later files must not replace it.
-    kept = {key: noted.get(key) for key in ("declared", "taught")}
+    kept = {finding: noted.get(finding) for finding in contamination.FINDINGS}
     lineage.record_audit(run, "contamination", found.to_json() | kept)
     click.echo(json.dumps(found.to_json(), indent=2) if as_json else _contamination_page(found))
     ctx.exit(0 if found.passed else 1)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.training import gate_run
 from training.evaluate import Conversation
 from training.mazes import MOVES, Maze
 from training.protocol import ACTIONS, STOP, parse
@@ -64,3 +66,21 @@ def scripted() -> type[Scripted]:
 @pytest.fixture
 def play_oracle() -> Callable[[Maze, tuple[int, int], int], str]:
     return oracle
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory) -> Path:
+    """A run that passes the gate; tests copy it before they change anything."""
+    folder, one_in = tmp_path_factory.mktemp("gate"), gate_run.one_in
+    return gate_run.make(folder / "one", folder / "base", before=one_in(3), after=one_in(40))
+
+
+@pytest.fixture(scope="session")
+def other(sound) -> Path:
+    """A second seed of it that passes too; not to be changed."""
+    return gate_run.reseed(sound, sound.parent / "two", 1, after=gate_run.one_in(25))
+
+
+@pytest.fixture
+def run(sound, tmp_path) -> Path:
+    return shutil.copytree(sound, tmp_path / "one")

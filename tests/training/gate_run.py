@@ -7,15 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from training import exports, lineage, prepare, recipe, seal, splits
 from training.audits import ancestry
 from training.environments import Game
+from training.errors import ConfigError, DataError
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
 from training.files import file_digest
 from training.gate.evidence import BASE, CANDIDATE
+from training.gate.judge import judge
 from training.recipe import Recipe
 from training.sweep import seeded
 
+WRITTEN = ("gate.json", "gate.html")
 RECIPE = Path(__file__).parents[2] / "recipes" / "maze-rehearsal.toml"
 SMALL = {
     "data.train_mazes": 12,
@@ -181,3 +186,13 @@ def records(outcomes: str, **changes: Any) -> list[EvaluationRecord]:
         replace(one, **{"digest": str(at), "solved": outcome == "1", **changes})
         for at, outcome in enumerate(outcomes)
     ]
+
+
+def refused(run, match) -> str:
+    """The gate refuses and writes nothing; what it says."""
+    before = (run / "run.json").read_text()
+    with pytest.raises((DataError, ConfigError), match=match) as error:
+        judge([run])
+    assert (run / "run.json").read_text() == before
+    assert not [name for name in WRITTEN if (run / name).exists()]
+    return error.value.problem

@@ -7,6 +7,7 @@ draws can avoid it. Of what the base model was taught, exact repeats are refused
 mirrored rows of ood are twins of the test on purpose, which is counted apart.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from training.splits import Row
 TRAIN, EVALUATED = "train", ("dev", "test", "test-512", "ood")
 FOLDER = "ancestry"
 """Of a run folder: the base model's declaration."""
+FINDINGS = ("comparisons", "declared", "why", "source", "taught")
+"""What was found when a run was prepared stays on record: no audit of later files replaces it."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,10 @@ def audit_run(run_dir: Path) -> Contamination:
     if tree_digest(run_dir / FOLDER) != manifest.get("ancestry"):
         faults.append("the base model's ancestry was changed or is gone since the run was prepared")
     noted = manifest.get("audits", {}).get("contamination", {})
-    for of, said in (("declared", found.declared), ("taught", list(found.taught))):
-        if noted.get(of) != said:
-            faults.append(f"what the base was taught ({of}) is not what was noted when the run was prepared")
+    report = json.loads(json.dumps(found.to_json()))
+    for finding in FINDINGS:
+        if noted.get(finding) != report[finding]:
+            faults.append(f"what the audit finds ({finding}) is not what was noted when the run was prepared")
     return Contamination(**{**vars(found), "faults": (*found.faults, *faults)})
 
 

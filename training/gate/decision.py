@@ -23,7 +23,7 @@ ALL = "all runs"
 
 @dataclass(frozen=True)
 class Look:
-    """A further play of a sealed split by a candidate of the run; `records` is None where they are gone."""
+    """A further play of a sealed split; `records` is None where it has none of each task once."""
 
     candidate: str
     label: str
@@ -47,8 +47,12 @@ class Entrant:
     looks: Sequence[Look] = ()
 
     def counted(self, split: str) -> list[Look]:
-        """The looks at a split that could have been chosen instead: other candidates, other outcomes."""
-        known = {(self.candidate, outcomes(self.after[split]))}
+        """The looks at a split that could have been chosen instead: other candidates, other outcomes.
+
+        Those of the base as well: under its name another's look would be hidden best.
+        """
+        base = self.base[split]
+        known = {(self.candidate, outcomes(self.after[split])), (base[0].policy, outcomes(base))}
         found = []
         for look in self.looks:
             mark = (look.candidate, look.label if look.records is None else outcomes(look.records))

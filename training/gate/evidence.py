@@ -15,18 +15,18 @@ from typing import Any
 from training import exports, lineage, recipe, seal, splits
 from training.audits import contamination
 from training.audits import reward as reward_audit
-from training.errors import ConfigError, DataError, SkypodError, visible
-from training.evaluate import EvaluationRecord, EvaluationSettings, ceiling, read_records
-from training.files import file_digest, read_json
-from training.gate import ledger
+from training.errors import ConfigError, DataError, visible
+from training.evaluate import EvaluationRecord, ceiling
+from training.files import read_json
+from training.gate import evaluations
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
+from training.gate.evaluations import BASE, CANDIDATE
 from training.gate.thresholds import check_attainable
 from training.recipe import Recipe
 from training.sweep import seeded
 
 AUDITS = ("contamination", "reward")
-BASE, CANDIDATE = "baseline", "final"
 _PLAY = ("candidate", "split", "label", "records", "played", "again")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -59,9 +59,9 @@ class Evidence:
         """The name that records of the run's adapter have to carry."""
         return "adapter:" + self.manifest["adapter"]["digest"][:16]
 
-    def keys(self, split: str) -> set[str]:
-        """The episodes of one greedy play of a split."""
-        return {f"{row['digest']}/0" for row in self.rows.get(split, ())}
+    def keys(self, split: str, samples: int = 1) -> set[str]:
+        """The episodes of one play of a split."""
+        return {f"{row['digest']}/{sample}" for row in self.rows.get(split, ()) for sample in range(samples)}
 
     def played(self, name: str) -> dict[str, list[EvaluationRecord]]:
         """Records by split of the base (`baseline`) or the candidate (`final`)."""
@@ -126,31 +126,31 @@ def read(run_dir: Path) -> Evidence:
             f"the files of run {run_dir.name!r} are not as a run writes them: {error!r}",
             "nothing was decided; restore what was changed, or prepare a new run",
         ) from error
-    if evidence.problems:
-        raise DataError(
-            "\n  - ".join(
-                [f"run {run_dir.name!r} gives no evidence to decide on:", *map(visible, evidence.problems)]
-            ),
-            "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
-        )
+    _refuse(run_dir, evidence.problems)
     return evidence
 
 
+def _refuse(run_dir: Path, problems: list[str]) -> None:
+    """DataError where there are any."""
+    if problems:
+        raise DataError(
+            "\n  - ".join([f"run {run_dir.name!r} gives no evidence to decide on:", *map(visible, problems)]),
+            "nothing was decided; restore what was changed and finish what is missing, or prepare a new run",
+        )
+
+
 def _read(run_dir: Path) -> Evidence:
+    _refuse(run_dir, [f"{name} is no file of its own" for name in _foreign(run_dir)])
     manifest = lineage.read(run_dir)
     json.dumps(manifest, indent=2)  # what cannot be written again could not be withdrawn either
     evidence = Evidence(run_dir, manifest, _recipe(run_dir, manifest))
     _read_splits(evidence)
-    for audit in AUDITS:
-        report = manifest.get("audits", {}).get(audit)
-        if report is None or report["passed"] is not True:
-            evidence.problems.append(f"its {audit} audit {'did not pass' if report else 'is missing'}")
-    _check_reward(evidence)
+    _check_audits(evidence)
     if "adapter" not in manifest:
         evidence.problems.append("training has not finished: there is no adapter")
     else:
         _check_adapter(evidence)
-        _read_evaluations(evidence)
+        evaluations.read(evidence)
     return evidence
 
 
@@ -193,6 +193,18 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
         )
 
 
+def _foreign(run_dir: Path) -> list[str]:
+    """What a link leads to can be changed without a trace in the run, and a pipe can be read for ever."""
+    parts = (lineage.MANIFEST, "recipe.json", "data", contamination.FOLDER, "evaluations")
+    paths = [path for part in parts for path in (run_dir / part, *sorted((run_dir / part).rglob("*")))]
+    odd = [path for path in paths if path.is_symlink() or (path.exists() and not _is_plain(path))]
+    return [path.relative_to(run_dir).as_posix() for path in odd]
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
+
+
 def _recipe(run_dir: Path, manifest: Mapping[str, Any]) -> Recipe:
     """The resolved recipe; ConfigError unless the manifest began with the same one, gate included."""
     path = run_dir / "recipe.json"
@@ -215,7 +227,7 @@ def _recipe(run_dir: Path, manifest: Mapping[str, Any]) -> Recipe:
 
 
 def _read_splits(evidence: Evidence) -> None:
-    """All splits: unchanged since the run was prepared, what this recipe draws, and free of contamination."""
+    """All splits, unchanged since the run was prepared."""
     for split in ("train", "dev", *seal.SEALED):
         try:
             evidence.rows[split] = lineage.read_split(evidence.folder, split)
@@ -223,109 +235,51 @@ def _read_splits(evidence: Evidence) -> None:
             evidence.problems.append(error.problem)
     if evidence.problems:
         return
-    evidence.problems += contamination.audit_run(evidence.folder).faults
     rules, gate = evidence.recipe.environment, evidence.recipe.gate
     tasks = [splits.row_task(row) for row in evidence.rows[gate.split]]
     check_attainable(gate, ceiling(rules.make(), tasks, rules.max_turns), len(tasks))
 
 
-def _check_reward(evidence: Evidence) -> None:
-    """The audit again, which takes a second: what is noted of it could be anything."""
+def _check_audits(evidence: Evidence) -> None:
+    """Both are made again, which takes a second: what is noted of them could be anything."""
     chosen, manifest = evidence.recipe, evidence.manifest
-    found, noted = reward_audit.of_recipe(chosen), manifest.get("audits", {}).get("reward") or {}
-    evidence.problems += found.faults
-    for where, name in (("the manifest", manifest.get("reward")), ("its audit", noted.get("reward"))):
-        if name != chosen.environment.reward:
-            evidence.problems.append(
-                f"{where} names the reward {name!r}, the recipe {chosen.environment.reward}"
-            )
+    found = {"reward": reward_audit.of_recipe(chosen)}
+    if not evidence.problems:  # without all splits there is nothing to compare
+        found["contamination"] = contamination.audit_run(evidence.folder)
+    for audit in AUDITS:
+        noted = manifest.get("audits", {}).get(audit)
+        if noted is None or noted["passed"] is not True:
+            evidence.problems.append(f"its {audit} audit {'is missing' if noted is None else 'did not pass'}")
+        elif audit in found and not found[audit].faults:
+            report = json.loads(json.dumps(found[audit].to_json()))
+            if odd := sorted(key for key in noted | report if noted.get(key) != report.get(key)):
+                evidence.problems.append(f"its {audit} audit, made again, gives another {', '.join(odd)}")
+    evidence.problems += [fault for audit in found.values() for fault in audit.faults]
+    reward = chosen.environment.reward
+    if manifest.get("reward") != reward:
+        evidence.problems.append(
+            f"the manifest names the reward {manifest.get('reward')!r}, the recipe {reward}"
+        )
 
 
 def _check_adapter(evidence: Evidence) -> None:
     """What would be promoted has to be what was judged."""
     noted, run = evidence.manifest["adapter"], evidence.folder.resolve()
     folder = run / noted["folder"]
-    files = list(folder.rglob("*"))
-    odd = [path for path in files if path.is_symlink() or path.name not in exports.FILES]
-    if not folder.resolve().is_relative_to(run) or odd or not files:
+    held = list(folder.iterdir()) if folder.is_dir() else []
+    odd = [path for path in held if path.is_symlink() or not path.is_file() or path.name not in exports.FILES]
+    if folder.resolve() != folder or not folder.is_relative_to(run) or odd or not held:
         evidence.problems.append(
             f"the adapter in {noted['folder']} is not in files of its own within the run, and nothing else"
         )
         return
-    evidence.weights = exports.weights(folder)
-    found = exports.digest(folder)
+    try:
+        evidence.weights, found = exports.weights(folder), exports.digest(folder)
+    except DataError as error:
+        evidence.problems.append(error.problem)
+        return
     if found != noted["digest"]:
         evidence.problems.append(
             f"the adapter in {noted['folder']} was changed or is gone: it is {found[:16]}, the run made "
             f"{noted['digest'][:16]}"
         )
-
-
-def _read_evaluations(evidence: Evidence) -> None:
-    sealed = {split: {row["digest"] for row in evidence.rows.get(split, ())} for split in seal.SEALED}
-    evidence.problems += ledger.faults(evidence.folder, evidence.manifest, sealed)
-    plays = {play["label"]: play for play in evidence.manifest.get(seal.PLAYS, [])}
-    for split in seal.SEALED:
-        for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
-            try:
-                at = seal.label(name, split)
-                evidence.records[at] = _evaluation(evidence, split, at, policy, plays)
-            except SkypodError as error:
-                evidence.problems.append(error.problem)
-    for at, entry in evidence.manifest["evaluations"].items():
-        if entry["split"] in seal.SEALED and at not in plays:
-            evidence.problems.append(f"{at} played {entry['split']} past its seal")
-    begun = [play for play in evidence.manifest.get(seal.STARTED, []) if play["label"] not in plays]
-    for play in (*plays.values(), *begun):
-        own = play["label"] in (seal.label(CANDIDATE, split) for split in seal.SEALED)
-        if not own and play["candidate"] != evidence.base:
-            evidence.looks.append(_look(evidence, play))
-
-
-def _evaluation(
-    evidence: Evidence, split: str, at: str, policy: str, plays: Mapping[str, Mapping[str, Any]]
-) -> list[EvaluationRecord]:
-    """The records of a finished, sealed, unchanged play of a split by a policy. Raises DataError."""
-    entry, play = evidence.manifest["evaluations"].get(at), plays.get(at)
-    path = evidence.folder / "evaluations" / f"{at}.jsonl"
-    if entry is None or play is None or not path.is_file():
-        raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
-    digest = file_digest(path)
-    for of, noted in (("manifest", entry["records"]), ("seal", play["records"])):
-        if digest != noted:
-            raise DataError(f"{at}.jsonl was changed: it is {digest[:16]}, the {of} noted {noted[:16]}")
-    records = read_records(path)
-    for of, name in (("manifest", entry["policy"]), ("seal", play["candidate"])):
-        if name != policy:
-            raise DataError(f"{at} is of another policy: the {of} says {name}, this run's is {policy}")
-    if (entry["split"], play["split"]) != (split, split):
-        raise DataError(f"{at} is of {entry['split']}, sealed as {play['split']}, not of {split}")
-    rules = evidence.recipe.environment
-    settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy)
-    odd = [record for record in records if not settings.made(record)]
-    if odd:
-        one = odd[0]
-        raise DataError(
-            f"{at} was not played by {policy}, greedily, by the recipe's rules and this version of Skypod: "
-            f"{len(odd)} episodes, the first by {one.policy} in {one.max_turns} turns of {one.environment} "
-            f"{one.options} for {one.reward}, settings {one.settings}, {settings.digest} expected"
-        )
-    tasks, keys = evidence.keys(split), [record.key for record in records]
-    if len(keys) != len(tasks) or set(keys) != tasks:
-        found = len(tasks & set(keys))
-        raise DataError(f"{at} holds {len(keys)} episodes, of {found} of the {len(tasks)} tasks of {split}")
-    shown = {row["digest"]: row["task"] for row in evidence.rows[split]}
-    if odd := [record.digest for record in records if record.task != shown[record.digest]]:
-        raise DataError(f"{at} shows {len(odd)} tasks otherwise than {split} does, {odd[0]} first")
-    return records
-
-
-def _look(evidence: Evidence, play: Mapping[str, Any]) -> Look:
-    """A further play; records that are gone, changed or of several samples are None."""
-    path = evidence.folder / "evaluations" / f"{play['label']}.jsonl"
-    records = None
-    if "records" in play and path.is_file() and file_digest(path) == play["records"]:
-        records = read_records(path)
-        if {record.key for record in records} != evidence.keys(play["split"]):
-            records = None
-    return Look(play["candidate"], play["label"], play["split"], play["again"], records)

@@ -1,13 +1,14 @@
 """From run folders to a decision in each of them: read everything, decide, and only then write."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from training import lineage
-from training.errors import ConfigError, DataError
+from training.errors import ConfigError, DataError, SkypodError, visible
 from training.files import write_atomic, write_json
 from training.gate import page
 from training.gate.decision import Decision, Incumbent, decide
@@ -87,22 +88,37 @@ def _read(folder: Path, show: Callable[[str], None]) -> Evidence:
 def _withdrawn_if_unsound(
     folders: Sequence[Path], but_for: type[Exception] | tuple[()] = ()
 ) -> Iterator[None]:
-    """Earlier decisions do not outlive the evidence that they rest on, whatever is wrong with it."""
+    """Earlier decisions do not outlive the evidence that they rest on, whatever is wrong with it.
+
+    DataError naming the files of those that cannot be withdrawn.
+    """
     try:
         yield
     except but_for:
         raise
-    except Exception:
-        for folder in folders:
-            _withdraw(folder)
-        raise
+    except Exception as error:
+        left = [line for folder in folders for line in _withdraw(folder)]
+        if not left:
+            raise
+        problem = error.problem if isinstance(error, SkypodError) else repr(error)
+        remedy = error.remedy if isinstance(error, SkypodError) else "nothing was decided"
+        raise DataError(
+            "\n  ! ".join([problem, *(f"an earlier decision may still stand: {line}" for line in left)]),
+            f"{remedy}; then remove by hand what still stands, it rests on nothing",
+        ) from error
 
 
-def _withdraw(folder: Path) -> None:
-    for name in (PAGE, JSON):
-        with suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
-    with suppress(Exception):  # a manifest that cannot be read says nothing
-        if "gate" in lineage.read(folder):
+def _withdraw(folder: Path) -> Iterator[str]:
+    """Takes an earlier decision back; one line for each place where it could not."""
+    for path in (folder / PAGE, folder / JSON):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            yield visible(f"{path} ({error.strerror})")
+    path = folder / lineage.MANIFEST
+    try:
+        if os.path.lexists(path) and "gate" in lineage.read(folder):
             with lineage.changing(folder) as manifest:
                 manifest.pop("gate")
+    except Exception as error:  # whatever it is that cannot be read may hold a decision
+        yield visible(f"'gate' in {path} ({error!r})")

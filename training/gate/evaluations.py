@@ -1,0 +1,143 @@
+"""Every evaluation on record, taken only whole: file, manifest, seal and records have to say the same.
+
+What decides are six of them; the others are looks that could have been chosen instead, or show how a
+checkpoint was. One rule for all leaves no kind of entry to hide a play in.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from training import seal
+from training.errors import DataError, SkypodError
+from training.evaluate import EvaluationRecord, EvaluationSettings, read_records, summarize
+from training.files import file_digest
+from training.gate import ledger
+from training.gate.decision import Look
+
+if TYPE_CHECKING:
+    from training.gate.evidence import Evidence
+
+BASE, CANDIDATE = "baseline", "final"
+
+
+def read(evidence: "Evidence") -> None:
+    """Fills the records of what decides and the further looks; what is wrong goes to the problems."""
+    manifest = evidence.manifest
+    rows = {split: evidence.rows.get(split, ()) for split in seal.SEALED}
+    evidence.problems += ledger.faults(evidence.folder, manifest, rows)
+    plays = {play["label"]: play for play in manifest.get(seal.PLAYS, [])}
+    deciding = {
+        seal.label(name, split): (split, policy)
+        for split in seal.SEALED
+        for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate))
+    }
+    found = {}
+    for at in dict.fromkeys((*deciding, *manifest["evaluations"])):
+        entry, play = manifest["evaluations"].get(at), plays.get(at)
+        split, policy = deciding.get(at) or (entry["split"], entry["policy"])
+        if at not in deciding and split in seal.SEALED and play is None:
+            evidence.problems.append(f"{at} played {split} past its seal")
+        try:
+            if entry is None or (at in deciding and play is None):
+                raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
+            greedy = {"temperature": 0.0, "seed": 0} if at in deciding else {}
+            found[at] = _records(evidence, at, split, policy, entry | greedy, play)
+        except SkypodError as error:
+            evidence.problems.append(error.problem)
+    evidence.records = {at: found[at] for at in deciding if at in found}
+    begun = [play for play in manifest.get(seal.STARTED, []) if play["label"] not in plays]
+    for play in (*plays.values(), *begun):
+        if play["label"] not in deciding:
+            records = found.get(play["label"])
+            # Several episodes of a task cannot be paired with one: such a look counts, whatever it showed.
+            if records and {record.key for record in records} != evidence.keys(play["split"]):
+                records = None
+            evidence.looks.append(
+                Look(play["candidate"], play["label"], play["split"], play["again"], records)
+            )
+
+
+def _records(
+    evidence: "Evidence",
+    at: str,
+    split: str,
+    policy: str,
+    entry: Mapping[str, Any],
+    play: Mapping[str, Any] | None,
+) -> list[EvaluationRecord]:
+    """The records of an evaluation of a split by a policy. DataError unless nothing says otherwise."""
+    path = evidence.folder / "evaluations" / f"{at}.jsonl"
+    noted = {"manifest": entry} | ({"seal": play} if play else {})
+    if not path.is_file():
+        raise DataError(f"{at} is on record, and its file {path.name} is gone")
+    digest = file_digest(path)
+    for of, said in noted.items():
+        if digest != said["records"]:
+            raise DataError(
+                f"{path.name} was changed: it is {digest[:16]}, the {of} noted {said['records'][:16]}"
+            )
+    records = read_records(path)
+    for of, said in noted.items():
+        name = said["policy"] if of == "manifest" else said["candidate"]
+        if not ledger.is_by(policy, name):
+            raise DataError(f"{at} is of another policy: the {of} says {name}, this run's is {policy}")
+        if said["split"] != split:
+            raise DataError(f"{at} is of {said['split']} as the {of} says, not of {split}")
+    _require_rules(evidence, at, policy, entry, records)
+    _require_tasks(evidence, at, split, entry["samples"], records)
+    for name, value in summarize(records).to_json().items():
+        if not _alike(entry.get(name), value):
+            raise DataError(f"{at} is on record with {name} {entry.get(name)}, its episodes give {value}")
+    return records
+
+
+def _require_rules(
+    evidence: "Evidence", at: str, policy: str, entry: Mapping[str, Any], records: list[EvaluationRecord]
+) -> None:
+    """The recipe's rules and, but for what the entry says of sampling, greedy play."""
+    rules = evidence.recipe.environment
+    settings = EvaluationSettings(
+        rules.make(),
+        max_turns=rules.max_turns,
+        reward=rules.reward,
+        policy=policy,
+        temperature=entry.get("temperature") or 0.0,
+        seed=entry.get("seed") or 0,
+    )
+    if odd := [record for record in records if not settings.made(record)]:
+        one, how = odd[0], f"at temperature {settings.temperature:g}" if settings.temperature else "greedily"
+        raise DataError(
+            f"{at} was not played by {policy}, {how}, by the recipe's rules and this version of Skypod: "
+            f"{len(odd)} episodes, the first by {one.policy} in {one.max_turns} turns of {one.environment} "
+            f"{one.options} for {one.reward}, settings {one.settings}, {settings.digest} expected"
+        )
+
+
+def _require_tasks(
+    evidence: "Evidence", at: str, split: str, samples: int, records: list[EvaluationRecord]
+) -> None:
+    """The split's tasks as it shows them, each as often as the entry says; a user's file is not at hand."""
+    rows = evidence.rows.get(split, ())
+    if not rows and split not in seal.SEALED:
+        return
+    tasks, keys = evidence.keys(split, samples), [record.key for record in records]
+    if len(keys) != len(tasks) or set(keys) != tasks:
+        known = len({row["digest"] for row in rows} & {record.digest for record in records})
+        raise DataError(f"{at} holds {len(keys)} episodes, of {known} of the {len(rows)} tasks of {split}")
+    shown = {row["digest"]: row["task"] for row in rows}
+    if odd := [record.digest for record in records if record.task != shown[record.digest]]:
+        raise DataError(f"{at} shows {len(odd)} tasks otherwise than {split} does, {odd[0]} first")
+
+
+def _alike(stated: Any, found: Any) -> bool:
+    """Sums of another order, or of another machine, differ in their last digits."""
+    if isinstance(found, dict):
+        return (
+            isinstance(stated, dict)
+            and stated.keys() == found.keys()
+            and all(_alike(stated[key], found[key]) for key in found)
+        )
+    if isinstance(found, float):
+        return isinstance(stated, int | float) and math.isclose(stated, found, abs_tol=1e-9)
+    return stated == found
