@@ -172,7 +172,7 @@ def test_records_of_another_evaluation_are_not_continued(tmp_path, scripted, pla
         ('"sample":0', '"note":0', "line 1: an evaluation record has missing or unknown fields"),
         ('"actions":[', '"actions":[{},', "line 1 is no record"),
         ('"options":{', '"options":{"walls":[],', "line 1: environment 'maze' has no option 'walls'"),
-        ('"squares_per_move":2', '"squares_per_move":[2]', "line 1 is no record"),
+        ('"squares_per_move":2', '"squares_per_move":[2]', r"line 1: squares_per_move = \[2\]"),
         ("{", "[" * 100_000, "line 1 is no record"),
     ],
 )
