@@ -76,10 +76,7 @@ def up(
     while True:
         cluster = resource.get(namespace=namespace, name=name).to_dict()
         status = cluster.get("status") or {}
-        line = (
-            f"{status.get('readyWorkerReplicas', 0)} of {status.get('desiredWorkerReplicas', '?')} workers, "
-            f"head {'up' if _holds(status, 'HeadPodReady') else 'starting'}"
-        )
+        line = nodes(status)
         if line != told:
             on_event(line)
             told = line
@@ -94,6 +91,20 @@ def up(
                 f"look at its pods: kubectl -n {namespace} describe pods -l ray.io/cluster={name}",
             )
         time.sleep(_POLL_S)
+
+
+def listing(api: client.ApiClient, namespace: str) -> list[Object]:
+    """All RayClusters of a namespace, by name."""
+    resource = _dynamic(api).resources.get(api_version="ray.io/v1", kind="RayCluster")
+    return sorted(
+        resource.get(namespace=namespace).to_dict()["items"], key=lambda each: each["metadata"]["name"]
+    )
+
+
+def nodes(status: Object) -> str:
+    """The part of a RayCluster's nodes that is there, in words."""
+    ready, desired = status.get("readyWorkerReplicas", 0), status.get("desiredWorkerReplicas", "?")
+    return f"{ready} of {desired} workers, head {'up' if _holds(status, 'HeadPodReady') else 'starting'}"
 
 
 def down(
@@ -147,7 +158,7 @@ def dashboard(api: client.ApiClient, namespace: str, name: str) -> Endpoint:
             raise
         raise SubstrateError(
             f"no RayCluster {namespace}/{name}",
-            f"name one that there is with --cluster: kubectl -n {namespace} get rayclusters",
+            "create it with `skypod cluster up`, or name one of `skypod cluster status` with --cluster",
         ) from error
     status = cluster.get("status") or {}
     address = (status.get("head") or {}).get("serviceIP")
@@ -225,10 +236,11 @@ def _pod_words(api: client.ApiClient, namespace: str, selector: str) -> str:
     pods = client.CoreV1Api(api).list_namespaced_pod(namespace, label_selector=selector).items
     lines = []
     for pod in pods:
-        waiting = [
-            s.state.waiting for s in pod.status.container_statuses or [] if s.state and s.state.waiting
-        ]
-        why = pod.status.message or "; ".join(w.message or w.reason or "" for w in waiting)
+        # What the scheduler lacks, for example GPUs; then what a container waits for, for example its image.
+        told = [c.message for c in pod.status.conditions or [] if c.status == "False" and c.message]
+        statuses = [s.state.waiting for s in pod.status.container_statuses or [] if s.state]
+        told += [waiting.message or waiting.reason for waiting in statuses if waiting]
+        why = pod.status.message or "; ".join(dict.fromkeys(filter(None, told)))
         lines.append(f"{pod.metadata.name}: {pod.status.phase} {why}".strip())
     return "\n".join(lines) or "it has no pods"
 

@@ -13,6 +13,10 @@ COMMANDS = {
         "Count what a run's splits repeat of each other and of what was trained on.",
     ),
     "audit-reward": ("cdk_app.audit:audit_reward", "Play for a reward with scripted adversaries."),
+    "cluster": (
+        "cdk_app.cluster_command:group",
+        "Create, list and delete the Ray cluster that runs train on.",
+    ),
     "deploy-plan": (
         "cdk_app.deploy_plan:deploy_plan",
         "Print the critical path of a first deploy and what the order of the stacks costs.",

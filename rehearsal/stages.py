@@ -10,16 +10,16 @@ from typing import Any
 
 import boto3
 
-from cdk_app import cluster, kube, outputs, readback, residue
+from cdk_app import cluster, cluster_command, images, kube, outputs, readback, residue
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
-from rehearsal import cost, deploy
+from rehearsal import cost, deploy, laptop_image
 from rehearsal.progress import Stage
 from rehearsal.substrate import Folders, Substrate
 from rehearsal.warm import WarmStart
 from serving import adapter, store
 from serving.client import ChatPolicy
-from stacks.manifests import raycluster, rayservice
+from stacks.manifests import rayservice
 from stacks.outputs import Outputs
 from training import events, jobs, lineage, plays, prepare
 from training.errors import DataError, SubstrateError
@@ -118,6 +118,7 @@ def deploy_stacks(r: Rehearsal, stage: Stage) -> None:
         bootstrapped.result()
     deploy.deploy(env, deploy.assembly_args(r.assembly), show, watch)
     r.deployed = outputs.read(r.session, r.environment)
+    laptop_image.register(r.session, r.deployed, r.folders.train_python)
     stage.note = f"{len(list(r.assembly.glob('*.template.json')))} stacks"
 
 
@@ -141,12 +142,8 @@ def read_back(r: Rehearsal, stage: Stage) -> None:
 
 def ray_up(r: Rehearsal, stage: Stage) -> None:
     """Create the environment's RayCluster and wait until Kubernetes calls it ready."""
-    manifest = raycluster.build(
-        r.environment,
-        r.deployed,
-        image=r.deployed.train_repository_uri,
-        name=CLUSTER,
-        topology=r.recipe.topology,
+    manifest = cluster_command.manifest(
+        r.session, r.environment, r.deployed, name=CLUSTER, topology=r.recipe.topology
     )
     api = r.api()
     with cost.CpuWatch(r.folders.train_python) as watch:
@@ -170,7 +167,7 @@ def make_run(r: Rehearsal, stage: Stage) -> None:
         r.recipe,
         r.run_dir,
         base_dir=r.base_dir,
-        image=f"laptop environment for {r.deployed.train_repository_uri}",
+        image=f"laptop environment as {images.require(r.session, r.deployed, 'train')}",
         source=r.recipe_file,
     )
     stage.note = f"ceiling of the test: {ceilings['test']:.1%} in {r.recipe.environment.max_turns} turns"
@@ -261,7 +258,7 @@ def serve(r: Rehearsal, stage: Stage) -> None:
     manifest = rayservice.build(
         r.environment,
         r.deployed,
-        image=r.deployed.serve_repository_uri,
+        image=images.require(r.session, r.deployed, "serve"),
         base_model_path=f"/shared/{r.recipe.policy.base_model}",
         model_id=MODEL_ID,
         adapters_uri=r.deployed.adapters_uri,

@@ -1,13 +1,16 @@
 """Pieces that the Ray head, the workers and the serving replicas share."""
 
+import re
 from typing import Any
 
 from stacks.environment import Environment, PodResources
+from training.errors import ConfigError
 
 SHARED_CLAIM = "shared"
 SHARED_PATH = "/shared"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
 
+_PINNED = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
 GROUP_LABEL = "skypod/group"
@@ -29,8 +32,14 @@ def ray_pod(
 ) -> dict[str, Any]:
     """A pod template for one Ray container on the nodes of the instance group named `group`.
 
-    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs.
+    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs. Raises
+    ConfigError for an image that is not named by its digest: a tag says neither what ran nor what runs next.
     """
+    if not _PINNED.fullmatch(image):
+        raise ConfigError(
+            f"image {image!r} is not named by its digest",
+            "name it as `skypod images` does: <repository>@sha256:...",
+        )
     quantity = {"cpu": str(resources.cpus), "memory": f"{resources.memory_gib}Gi"}
     if gpus:
         quantity["nvidia.com/gpu"] = str(gpus)

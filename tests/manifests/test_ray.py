@@ -15,10 +15,12 @@ from tests.manifests.conftest import ROOT
 from training.errors import ConfigError
 from training.recipe import Topology
 
+IMAGE = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/skypod-paper/train@sha256:{'0' * 64}"
+
 
 @pytest.fixture
 def cluster(environment, outputs) -> dict[str, Any]:
-    return raycluster.build(environment, outputs, image=f"{outputs.train_repository_uri}@sha256:{'0' * 64}")
+    return raycluster.build(environment, outputs, image=IMAGE)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def _serve(environment: Environment, outputs: Outputs) -> dict[str, Any]:
     return rayservice.build(
         environment,
         outputs,
-        image=f"{outputs.serve_repository_uri}@sha256:{'0' * 64}",
+        image=IMAGE,
         base_model_path="/shared/models/visgym-sft",
         model_id="visgym-qwen3vl",
         adapters_uri=outputs.adapters_uri,
@@ -105,7 +107,7 @@ def test_pods_choose_their_group_of_nodes_by_its_label(environment, outputs, clu
     larger = environment.model_copy(
         update={"hyperpod": environment.hyperpod.model_copy(update={"serving": own})}
     )
-    assert groups(raycluster.build(larger, outputs, image="i")["spec"]) == ["head", "gpu"]
+    assert groups(raycluster.build(larger, outputs, image=IMAGE)["spec"]) == ["head", "gpu"]
     (replicas,) = _serve(larger, outputs)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     assert replicas["template"]["spec"]["nodeSelector"] == {
         "node.kubernetes.io/instance-type": "ml.g7e.4xlarge",
@@ -136,7 +138,7 @@ def test_every_container_shares_the_file_system_and_gives_up_privileges(which, r
 
 def test_a_smaller_topology_asks_for_less(environment, outputs):
     small = raycluster.build(
-        environment, outputs, image="i", topology=Topology(worker_nodes=2, gpus_per_node=1)
+        environment, outputs, image=IMAGE, topology=Topology(worker_nodes=2, gpus_per_node=1)
     )
     (workers,) = small["spec"]["workerGroupSpecs"]
     assert workers["replicas"] == 2
@@ -145,7 +147,9 @@ def test_a_smaller_topology_asks_for_less(environment, outputs):
 
 def test_a_topology_that_the_environment_lacks_is_refused_with_both_sizes(environment, outputs):
     with pytest.raises(ConfigError, match=r"4 workers with 2 GPUs.*3 nodes with 2 GPUs"):
-        raycluster.build(environment, outputs, image="i", topology=Topology(worker_nodes=4, gpus_per_node=2))
+        raycluster.build(
+            environment, outputs, image=IMAGE, topology=Topology(worker_nodes=4, gpus_per_node=2)
+        )
 
 
 def test_the_service_serves_base_and_adapter(service):
@@ -197,7 +201,7 @@ def test_ray_objects_join_their_teams_queue_on_every_template(environment, outpu
         }
     )
     made = {
-        "training-priority": raycluster.build(governed, outputs, image="i@sha256:0"),
+        "training-priority": raycluster.build(governed, outputs, image=IMAGE),
         "serving-priority": _serve(governed, outputs),
     }
     for priority, manifest in made.items():
@@ -209,4 +213,12 @@ def test_ray_objects_join_their_teams_queue_on_every_template(environment, outpu
         ]:
             assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-research-localqueue"
             assert labels["kueue.x-k8s.io/priority-class"] == priority
-    assert "kueue" not in str(raycluster.build(environment, outputs, image="i@sha256:0"))
+    assert "kueue" not in str(raycluster.build(environment, outputs, image=IMAGE))
+
+
+@pytest.mark.parametrize("image", ["train", "train:0123", "train@sha256:0123", IMAGE + "0"])
+def test_an_image_without_its_digest_gets_into_no_pod(image, environment, outputs):
+    with pytest.raises(ConfigError, match="not named by its digest") as refused:
+        raycluster.build(environment, outputs, image=image)
+    assert image in refused.value.problem
+    assert "skypod images" in refused.value.remedy

@@ -1,4 +1,4 @@
-"""What our Guard rules (`stacks/rules`) cannot say, because it joins two resources or concerns one setting."""
+"""What our Guard rules (`stacks/rules`) cannot say: it joins two resources, or belongs to one setting."""
 
 import json
 
