@@ -12,6 +12,8 @@ from training import lineage
 from training.errors import visible
 from training.gate.judge import judge
 
+TIME = "2030-01-01T00:00:00Z"
+
 
 def test_every_doctored_evaluation_is_told_at_once(run):
     forge(run, "baseline", lambda lines: lines.reverse(), note=["seal"])
@@ -264,7 +266,7 @@ def test_looks_and_repeats_are_counted_and_shown(run):
     edit(
         run / "run.json",
         lambda manifest: manifest["test_started"].append(
-            {"candidate": "adapter:20", "split": "test", "label": "step-20", "started": "then", "again": None}
+            {"candidate": "adapter:20", "split": "test", "label": "step-20", "started": TIME, "again": None}
         ),
     )
     decision, written = judge([run])
@@ -341,7 +343,10 @@ def test_a_further_evaluation_with_lines_that_are_none_is_told_clearly(run, spli
         ({"temperature": 1.0, "seed": 0}, "step-9 was not played by adapter:9, at temperature 1,"),
         ({"samples": 2}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
         ({"split": "train"}, "step-9 holds 4 episodes, of 0 of the 12 tasks of train"),
+        ({"samples": 10**30}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
         ({"split": "test"}, "step-9 played test past its seal"),
+        ({"split": "Passed."}, "step-9 is of 'Passed.', which is no split of a run and no file's"),
+        ({"played": "once"}, "step-9 is in evaluations as played at 'once', which is no time"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -391,6 +396,12 @@ def test_a_turned_task_of_a_sealed_split_is_that_task(run):
     refused(run, r"evaluations/peek.jsonl holds \d+ sealed tasks of a play that is not on record")
 
 
+@pytest.mark.parametrize(("section", "key"), [("test_plays", "played"), ("test_started", "started")])
+def test_a_play_has_a_time(run, section, key):
+    edit(run / "run.json", lambda manifest: manifest[section][0].update({key: "first of all"}))
+    refused(run, f"baseline is in {section} as {key} at 'first of all', which is no time")
+
+
 def test_a_repeat_put_first_by_its_time_alone_cannot_decide(run):
     own = gate_run.candidate(lineage.read(run)["adapter"])
     evaluate(run, "test", "lucky", own, one_in(60), again="once more")
@@ -402,7 +413,7 @@ def test_a_repeat_put_first_by_its_time_alone_cannot_decide(run):
         )
         first["label"], last["label"] = "lucky", "final"
         first["again"], last["again"] = "once more", None
-        first["started"], last["started"] = "2030", "2020"
+        first["started"], last["started"] = TIME, TIME.replace("2030", "2020")
 
     edit(run / "run.json", swap)
     refused(run, "final is a repeat, and cannot decide")

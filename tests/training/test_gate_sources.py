@@ -67,9 +67,11 @@ def test_an_audit_made_again_of_an_unchanged_run_changes_nothing(run):
     assert judge([run])[0].passed
 
 
-def test_the_reward_of_the_manifest_is_that_of_the_recipe(run):
+def test_what_the_manifest_names_is_that_of_the_recipe(run):
     edit(run / "run.json", lambda manifest: manifest.update(reward="format-only-v9"))
-    refused(run, "the manifest names the reward 'format-only-v9', the recipe solve-format-v1")
+    edit(run / "run.json", lambda manifest: manifest["base"].update(folder="models/another"))
+    told = refused(run, "the manifest names the reward 'format-only-v9', the recipe 'solve-format-v1'")
+    assert "the manifest names the base 'models/another', the recipe 'models/maze-tiny'" in told
 
 
 def test_evaluations_of_another_adapter_are_refused(run):
@@ -216,7 +218,7 @@ def test_an_unfinished_run_is_refused(run):
         lambda run: edit(run / "run.json", lambda manifest: manifest["test_plays"][0].pop("again")),
         lambda run: (run / "run.json").write_text("[" * 100_000),
         lambda run: edit(run / "run.json", lambda manifest: manifest["test_plays"][0].update(records=None)),
-        lambda run: edit(run / "run.json", lambda m: m["test_plays"][0].update(played="\ud800")),
+        lambda run: edit(run / "run.json", lambda manifest: manifest.update(commit="\ud800")),
     ],
 )
 def test_a_manifest_that_no_run_wrote_is_refused(run, damage):

@@ -5,6 +5,7 @@ checkpoint was. One rule for all leaves no kind of entry to hide a play in.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from training.gate.evidence import Evidence
 
 BASE, CANDIDATE = "baseline", "final"
+_OF_A_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}")
+"""What `skypod evaluate` calls the split of a user's file."""
 
 
 def read(evidence: "Evidence") -> None:
@@ -118,11 +121,12 @@ def _require_tasks(
     evidence: "Evidence", at: str, split: str, samples: int, records: list[EvaluationRecord]
 ) -> None:
     """The split's tasks as it shows them, each as often as the entry says; a user's file is not at hand."""
-    rows = evidence.rows.get(split, ())
-    if not rows and split not in seal.SEALED:
+    if split not in evidence.rows and split not in seal.SEALED:
+        if not _OF_A_FILE.fullmatch(split):
+            raise DataError(f"{at} is of {split!r}, which is no split of a run and no file's")
         return
-    tasks, keys = evidence.keys(split, samples), [record.key for record in records]
-    if len(keys) != len(tasks) or set(keys) != tasks:
+    rows, keys = evidence.rows.get(split, ()), [record.key for record in records]
+    if len(keys) != len(rows) * samples or set(keys) != evidence.keys(split, samples):
         known = len({row["digest"] for row in rows} & {record.digest for record in records})
         raise DataError(f"{at} holds {len(keys)} episodes, of {known} of the {len(rows)} tasks of {split}")
     shown = {row["digest"]: row["task"] for row in rows}

@@ -241,7 +241,9 @@ def _read_splits(evidence: Evidence) -> None:
 
 
 def _check_audits(evidence: Evidence) -> None:
-    """Both are made again, which takes a second: what is noted of them could be anything."""
+    """Both are made again, which takes a second: what is noted of them could be anything.
+
+    What the manifest names beside its recipe has to be that of the recipe, too."""
     chosen, manifest = evidence.recipe, evidence.manifest
     found = {"reward": reward_audit.of_recipe(chosen)}
     if not evidence.problems:  # without all splits there is nothing to compare
@@ -255,11 +257,12 @@ def _check_audits(evidence: Evidence) -> None:
             if odd := sorted(key for key in noted | report if noted.get(key) != report.get(key)):
                 evidence.problems.append(f"its {audit} audit, made again, gives another {', '.join(odd)}")
     evidence.problems += [fault for audit in found.values() for fault in audit.faults]
-    reward = chosen.environment.reward
-    if manifest.get("reward") != reward:
-        evidence.problems.append(
-            f"the manifest names the reward {manifest.get('reward')!r}, the recipe {reward}"
-        )
+    for what, said, meant in (
+        ("reward", manifest["reward"], chosen.environment.reward),
+        ("base", manifest["base"]["folder"], chosen.policy.base_model),
+    ):
+        if said != meant:
+            evidence.problems.append(f"the manifest names the {what} {said!r}, the recipe {meant!r}")
 
 
 def _check_adapter(evidence: Evidence) -> None:

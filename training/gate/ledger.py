@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from training.splits import Row
 
 _LABEL = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _DIGEST = re.compile(rb'"(?:digest|canonical)"\s*:\s*"([0-9a-f]+)"')
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _DECIDING = {seal.label(when, split) for when in ("baseline", "final") for split in seal.SEALED}
 UNVERIFIED = "unverified"
 """Under which all endpoints that nobody could verify are sealed; their evaluations name the address."""
@@ -20,17 +21,9 @@ UNVERIFIED = "unverified"
 def faults(folder: Path, manifest: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """One sentence for each thing that no run writes; `rows` are those of the sealed splits."""
     plays, started = manifest.get(seal.PLAYS, []), manifest.get(seal.STARTED, [])
-    for section, entries in ((seal.PLAYS, plays), (seal.STARTED, started)):
-        for label, times in Counter(entry["label"] for entry in entries).items():
-            if times > 1:
-                yield f"{label} is {times} times in {section}"
-        for entry in entries:
-            if entry["split"] not in seal.SEALED:
-                yield f"{entry['label']} is in {section} as a play of {entry['split']}, which is not sealed"
-            if entry["again"] is not None and not seal.is_reason(entry["again"]):
-                yield f"{entry['label']} is in {section} for a reason that says nothing: {entry['again']!r}"
-        yield from _no_labels(section, [entry["label"] for entry in entries])
-    yield from _no_labels("evaluations", manifest["evaluations"])
+    yield from _malformed(seal.PLAYS, "played", [(play["label"], play) for play in plays])
+    yield from _malformed(seal.STARTED, "started", [(play["label"], play) for play in started])
+    yield from _malformed("evaluations", "played", list(manifest["evaluations"].items()))
     yield from _without_reason(started)
     yield from _not_first(started)
     begun = {entry["label"]: entry for entry in started}
@@ -41,11 +34,23 @@ def faults(folder: Path, manifest: Mapping[str, Any], rows: Mapping[str, Sequenc
             yield from _hidden(path, path.relative_to(folder).as_posix(), begun, rows)
 
 
-def _no_labels(section: str, labels: Collection[str]) -> Iterator[str]:
-    """A label is a file's name, and could be a path or a line of ours."""
-    for label in labels:
+def _malformed(section: str, time: str, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Entries of one section, by label. A label is a file's name, and could be a path or a line of ours;
+    without times nobody can say which play was the first."""
+    for label, times in Counter(label for label, _ in entries).items():
+        if times > 1:
+            yield f"{label} is {times} times in {section}"
+    for label, entry in entries:
         if not _LABEL.fullmatch(label):
             yield f"{label!r} is in {section}, which is no label"
+        if not _TIME.fullmatch(entry[time]):
+            yield f"{label} is in {section} as {time} at {entry[time]!r}, which is no time"
+        if section == "evaluations":
+            continue
+        if entry["split"] not in seal.SEALED:
+            yield f"{label} is in {section} as a play of {entry['split']}, which is not sealed"
+        if entry["again"] is not None and not seal.is_reason(entry["again"]):
+            yield f"{label} is in {section} for a reason that says nothing: {entry['again']!r}"
 
 
 def _without_reason(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
