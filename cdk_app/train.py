@@ -5,6 +5,7 @@ The same commands serve AWS and a rehearsal: only the AWS endpoint in the enviro
 """
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import boto3
@@ -59,7 +60,7 @@ def follow(ctx: click.Context, run: str, environment: str, name: str, as_json: b
 def status(environment: str, name: str, as_json: bool) -> None:
     """List the jobs of the cluster, newest last."""
     for job in jobs.listing(endpoint(environment, name)):
-        click.echo(json.dumps(job) if as_json else f"{job['job']:40s} {job['status']:10s} {job['message']}")
+        click.echo(json.dumps(asdict(job)) if as_json else f"{job.job:40s} {job.status:10s} {job.message}")
 
 
 @train.command()

@@ -1,9 +1,13 @@
 """Training as a Ray job: submitted once, owned by the cluster, followed from anywhere."""
 
 import asyncio
+import http.client
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +19,8 @@ ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 Event = dict[str, Any]
 _RAY_ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 _LOST_TRIES = 10
+_ANSWER_S = 15.0
+"""A dashboard whose process is stopped accepts connections and never answers."""
 
 
 @dataclass(frozen=True)
@@ -72,36 +78,117 @@ def _only(url: str) -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def submit(endpoint: Endpoint, *, run: str, entrypoint: str) -> str:
-    """Start `entrypoint` on the head; the submission id returned is the run id with an attempt number."""
-    client = _client(endpoint)
-    taken = {job.submission_id for job in client.list_jobs()}
-    attempt = next(n for n in range(1, 10_000) if f"{run}-{n}" not in taken)
-    return client.submit_job(
-        entrypoint=entrypoint,
-        submission_id=f"{run}-{attempt}",
-        metadata={"run": run},
-    )
+@dataclass(frozen=True)
+class Job:
+    """A submitted job; `exit_code` is that of its driver, None while it runs or when nobody saw it end."""
+
+    job: str
+    run: str
+    status: str
+    message: str
+    exit_code: int | None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
 
 
-def listing(endpoint: Endpoint) -> list[dict[str, str]]:
-    """[{"job", "run", "status", "message"}] of every job submitted here, oldest first."""
-    jobs = sorted(_client(endpoint).list_jobs(), key=lambda job: job.start_time or 0)
+@dataclass(frozen=True)
+class Node:
+    """A Ray node as its cluster's head knows it; `gpus` are those that it declared."""
+
+    name: str
+    alive: bool
+    gpus: int
+
+
+def job_id(run: str, attempt: int) -> str:
+    """The submission id of an attempt."""
+    return f"{run}-{attempt}"
+
+
+def submit(endpoint: Endpoint, *, run: str, entrypoint: str, attempt: int | None = None) -> str:
+    """Start `entrypoint` on the head; the submission id returned is the run id with the attempt's number.
+
+    Without a number it is the first that is free. Raises SubstrateError when the cluster takes no jobs, or
+    has one with this id.
+    """
+    if attempt is None:
+        taken = {job.job for job in listing(endpoint)}
+        attempt = next(n for n in range(1, 10_000) if job_id(run, n) not in taken)
+    job = job_id(run, attempt)
+    order = {"entrypoint": entrypoint, "submission_id": job, "metadata": {"run": run}}
+    # The head waits ten seconds for its agent before it refuses a job.
+    return _ask(endpoint, "/api/jobs/", order, timeout_s=30)["submission_id"]
+
+
+def listing(endpoint: Endpoint) -> list[Job]:
+    """Every job submitted to this head, oldest first. Raises SubstrateError when it does not answer."""
+    jobs = [job for job in _ask(endpoint, "/api/jobs/") if job.get("submission_id")]
+    return [_job(job) for job in sorted(jobs, key=lambda job: job["start_time"] or 0)]
+
+
+def find(endpoint: Endpoint, submission_id: str) -> Job | None:
+    """A job by its id; None when this head does not know it. Raises SubstrateError as `listing` does."""
+    found = _ask(endpoint, f"/api/jobs/{submission_id}")
+    return None if found is None else _job(found)
+
+
+def nodes(endpoint: Endpoint) -> list[Node]:
+    """Every node that the cluster has or had. Raises SubstrateError when the head does not answer."""
+    rows = _ask(endpoint, "/api/v0/nodes?limit=1000")["data"]["result"]["result"]
     return [
-        {
-            "job": job.submission_id or "",
-            "run": (job.metadata or {}).get("run", ""),
-            "status": str(job.status.value),
-            "message": job.message or "",
-        }
-        for job in jobs
-        if job.submission_id
+        Node(row["node_name"], row["state"] == "ALIVE", int((row.get("resources_total") or {}).get("GPU", 0)))
+        for row in rows
     ]
+
+
+def log(endpoint: Endpoint, submission_id: str) -> str:
+    """The whole log of a job. Raises SubstrateError when it cannot be had."""
+    return (_ask(endpoint, f"/api/jobs/{submission_id}/logs", timeout_s=60) or {}).get("logs") or ""
+
+
+def _job(found: Mapping[str, Any]) -> Job:
+    # Ray appends up to 20,000 characters of the log to its account of a failure.
+    message = (found.get("message") or "").partition(", last available logs")[0]
+    run = (found.get("metadata") or {}).get("run", "")
+    return Job(found["submission_id"], run, found["status"], message, found.get("driver_exit_code"))
+
+
+def _ask(
+    endpoint: Endpoint, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = _ANSWER_S
+) -> Any:
+    """The dashboard's JSON answer to GET, or to POST where there is a body; None for what it does not know.
+
+    Raises SubstrateError for any other answer and for none.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **endpoint.headers}
+    request = urllib.request.Request(f"{endpoint.url}{path}", data, headers)  # noqa: S310
+    direct = [urllib.request.ProxyHandler({})] if "//127.0.0.1:" in endpoint.url else []
+    try:
+        with urllib.request.build_opener(*direct).open(request, timeout=timeout_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(2000).decode(errors="replace").strip().splitlines()
+        if error.code == 404:
+            return None
+        refused = error.code in (401, 403)
+        raise SubstrateError(
+            f"the Ray dashboard at {endpoint.url} answers {error.code}: {said[-1] if said else error.reason}",
+            "see whether the token is that of this cluster" if refused else "see the log of the Ray head",
+        ) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SubstrateError(
+            f"the Ray dashboard at {endpoint.url} does not answer: {error}",
+            "see whether the RayCluster is ready; on AWS forward its dashboard port",
+        ) from error
 
 
 def newest(endpoint: Endpoint, run: str) -> str:
     """The submission id of the run's latest attempt. Raises SubstrateError when there is none."""
-    jobs = [job["job"] for job in listing(endpoint) if job["run"] == run]
+    jobs = [job.job for job in listing(endpoint) if job.run == run]
     if not jobs:
         raise SubstrateError(f"no job of run {run!r} on this cluster", "see `skypod train status`")
     return jobs[-1]
@@ -203,12 +290,17 @@ async def _tail(client: Any, submission_id: str, told: _Told) -> None:
 
 def stop(endpoint: Endpoint, submission_id: str, timeout_s: float = 30) -> None:
     """Ask Ray to end the job and wait until it has. Raises SubstrateError when it does not."""
-    client = _client(endpoint)
-    client.stop_job(submission_id)
+    ask_to_stop(endpoint, submission_id)
     for _ in _ticks(timeout_s):
-        if str(client.get_job_status(submission_id).value) in ENDED:
+        found = find(endpoint, submission_id)
+        if found is None or found.ended:
             return
     raise SubstrateError(f"job {submission_id} did not stop in {timeout_s:g} s", "delete the RayCluster")
+
+
+def ask_to_stop(endpoint: Endpoint, submission_id: str) -> None:
+    """Ray sends the driver SIGTERM, three seconds later SIGKILL. Raises SubstrateError as `listing` does."""
+    _ask(endpoint, f"/api/jobs/{submission_id}/stop", {})
 
 
 def _ticks(timeout_s: float) -> Iterator[None]:

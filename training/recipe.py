@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from training import environments, toml_settings
 from training.errors import ConfigError
+from training.files import write_atomic
 from training.toml_settings import Section
 
 
@@ -149,6 +150,39 @@ class Gate(Section):
     min_format_rate: float = Field(default=0.95, ge=0, le=1, description="turns that are an action")
 
 
+class Recovery(Section):
+    """When the supervisor starts a failed run again, and when it gives up (docs/how-to/recovery.md).
+
+    Hours and money count from the first attempt while the run is supervised, waiting included; attempts count
+    from the last time that a person resumed the run.
+    """
+
+    max_attempts: int = Field(default=30, ge=1)
+    max_fruitless_attempts: int = Field(
+        default=3, ge=1, description="in a row, none of which wrote a checkpoint: a crash loop"
+    )
+    max_hours: float | None = Field(default=None, gt=0)
+    max_usd: float | None = Field(default=None, gt=0, description="at the price that `submit` is told")
+    stall_s: float = Field(
+        default=1800,
+        ge=10,
+        description="without an event of the run it hangs; above NCCL's own 600 s, whose error says more",
+    )
+    head_grace_s: float = Field(
+        default=120, ge=5, description="without an answer of the Ray head nor an event the head is lost"
+    )
+    topology_timeout_s: float = Field(
+        default=5400, ge=10, description="for all nodes to be there; a GPU node takes 30 to 40 minutes"
+    )
+    backoff_s: float = Field(
+        default=15, gt=0, description="before the next attempt; each fruitless one doubles it"
+    )
+    longest_backoff_s: float = Field(default=600, gt=0)
+    lease_patience_s: float = Field(
+        default=60, ge=1, description="a supervisor that shows no sign of life for so long is replaced"
+    )
+
+
 class Recipe(Section):
     """One training run, resolved. `seed` drives weights of the adapter, data order and sampling."""
 
@@ -163,6 +197,7 @@ class Recipe(Section):
     evaluation: Evaluation
     checkpoints: Checkpoints
     gate: Gate = Gate()
+    recovery: Recovery = Recovery()
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
@@ -236,7 +271,7 @@ def find(name: str, folder: Path) -> Path:
 
 def write_resolved(recipe: Recipe, path: Path) -> None:
     """Keep the resolved recipe beside the run."""
-    path.write_text(json.dumps(recipe.model_dump(mode="json"), indent=2) + "\n")
+    write_atomic(path, json.dumps(recipe.model_dump(mode="json"), indent=2) + "\n")
 
 
 def read_resolved(path: Path) -> Recipe:

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,14 @@ def main(run_dir: Path, backend: "Backend | None" = None, token: int = 0) -> Non
     backend = backend or CUDA
     fence = functools.partial(lease.held, run_dir, token)
     events = EventLog(run_dir / "events.jsonl", attempt=token)
+    dead_before: set[str] = set()
     try:
         with fence():
             attempts.note(run_dir, token, backend=backend.name, **lineage.environment())
         events.emit("stage", name="cluster")
         chosen = recipe.read_resolved(run_dir / "recipe.json")
         _join(chosen, backend)
+        dead_before = dead_nodes()
         shared = Path(os.environ[SHARED_VARIABLE])
         adapter = experiment.run(chosen, run_dir, shared, backend, events, fence=fence)
         folder = adapter.relative_to(run_dir).as_posix()
@@ -60,7 +63,7 @@ def main(run_dir: Path, backend: "Backend | None" = None, token: int = 0) -> Non
         if any(isinstance(each, FencedError) for each in chain):
             raise SystemExit(FencedError.exit_code) from error
         with suppress(OSError):  # a full disk; the job's log has it by then
-            events.emit("failed", **describe(chain))
+            events.emit("failed", **describe(chain, sorted(dead_nodes() - dead_before)))
         raise SystemExit(1) from error
 
 
@@ -76,42 +79,41 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def describe(chain: list[BaseException]) -> dict[str, Any]:
+def describe(chain: list[BaseException], died: Sequence[str] = ()) -> dict[str, Any]:
     """A failure as a supervisor reads it: {"message", "remedy", "types", "errnos", "dead_nodes"}.
 
     `types` are the classes of the errors of the chain with their bases, by full name; `errnos` are those of
-    its OSErrors, such as ENOSPC; `dead_nodes` are the names of the Ray nodes that died.
+    its OSErrors, such as ENOSPC; `died` are the names of the Ray nodes that died meanwhile.
     """
     types = [f"{cls.__module__}.{cls.__qualname__}" for error in chain for cls in type(error).__mro__[:-2]]
     numbers = [error.errno for error in chain if isinstance(error, OSError) and error.errno]
     remedies = [error.remedy for error in chain if isinstance(error, SkypodError) and error.remedy]
     return {
-        "message": explain(chain[0]),
+        "message": explain(chain[0], died),
         "remedy": remedies[0] if remedies else "",
         "types": list(dict.fromkeys(types)),
         "errnos": [errno.errorcode.get(number, str(number)) for number in numbers],
-        "dead_nodes": _nodes_that_died(),
+        "dead_nodes": list(died),
     }
 
 
-def explain(error: BaseException) -> str:
+def explain(error: BaseException, died: Sequence[str] = ()) -> str:
     """What went wrong, without the traceback that Ray puts into an error's text, and which nodes died."""
     while isinstance(getattr(error, "cause", None), BaseException):
         error = error.cause  # of a RayTaskError
     text = f"{type(error).__name__}: {error}"
     if len(text) > 2000:
         text = f"{text[:600]} [...] {text[-1400:]}"  # others put the cause last, too
-    died = _nodes_that_died()
     return f"{text} (Ray nodes that died: {', '.join(died)})" if died else text
 
 
-def _nodes_that_died() -> list[str]:
-    """Their names; workers elsewhere only see that a peer is gone."""
+def dead_nodes() -> set[str]:
+    """The names of all that the cluster ever lost; workers elsewhere only see that a peer is gone."""
     import ray
 
     with suppress(Exception):  # a cluster that cannot be asked must not hide what went wrong
-        return [node["NodeName"] for node in ray.nodes() if not node["Alive"]]
-    return []
+        return {node["NodeName"] for node in ray.nodes() if not node["Alive"]}
+    return set()
 
 
 def _join(chosen: recipe.Recipe, backend: "Backend") -> None:

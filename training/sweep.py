@@ -32,8 +32,8 @@ def seeded(recipe: Recipe, seed: int) -> Recipe:
 
 
 def digest(recipe: Recipe) -> str:
-    """SHA-256 of all but the seeds: what the runs of one sweep share."""
-    plain = seeded(recipe, 0).model_dump(mode="json")
+    """SHA-256 of all but seeds and recovery: what the runs of one sweep share, and what came of them."""
+    plain = seeded(recipe, 0).model_dump(mode="json", exclude={"recovery"})
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

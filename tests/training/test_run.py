@@ -27,14 +27,14 @@ def test_the_cause_of_a_remote_error_is_told_without_its_traceback(nodes):
     cause = RuntimeError("Connection closed by peer")
     error = RayTaskError("forward", "Traceback (most recent call last):\n  File ...", cause)
     assert (
-        run.explain(error.as_instanceof_cause())
+        run.explain(error.as_instanceof_cause(), sorted(run.dead_nodes()))
         == "RuntimeError: Connection closed by peer (Ray nodes that died: b)"
     )
 
 
 def test_a_long_text_keeps_both_ends_and_needs_no_cluster(nodes):
     nodes(no_cluster)
-    text = run.explain(ValueError("begin" + "." * 5000 + "end"))
+    text = run.explain(ValueError("begin" + "." * 5000 + "end"), sorted(run.dead_nodes()))
     assert text.startswith("ValueError: begin")
     assert text.endswith("end")
     assert len(text) < 2100

@@ -159,6 +159,8 @@ def test_a_seed_changes_what_is_drawn_and_nothing_else(chosen):
     one, other = sweep.seeded(chosen, 1), sweep.seeded(chosen, 2)
     assert (one.seed, one.data.seed, other.seed, other.data.seed) == (1, 1, 2, 2)
     assert sweep.digest(one) == sweep.digest(other)
+    patient = chosen.model_copy(update={"recovery": recipe.Recovery(max_attempts=99)})
+    assert sweep.digest(patient) == sweep.digest(chosen)
     changed = chosen.model_copy(update={"name": "other"})
     with pytest.raises(ConfigError, match="another recipe"):
         sweep.require_same(changed, {"name": "s", "recipe_digest": sweep.digest(chosen)})
