@@ -9,7 +9,7 @@ from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, one_in, refused
 from tests.training.test_seal import BLANKS
 from training import lineage
-from training.errors import visible
+from training.errors import DataError, visible
 from training.gate.judge import judge
 
 TIME = "2030-01-01T00:00:00Z"
@@ -341,6 +341,7 @@ def test_a_further_evaluation_with_lines_that_are_none_is_told_clearly(run, spli
         ({"records": "0" * 64}, r"step-9.jsonl was changed: it is \w+, the manifest noted 0000"),
         ({"policy": "adapter:10"}, "step-9 was not played by adapter:10, greedily"),
         ({"temperature": 1.0, "seed": 0}, "step-9 was not played by adapter:9, at temperature 1,"),
+        ({"temperature": 7.0}, "step-9 is on record with temperature = 7.0, seed = 0"),
         ({"samples": 2}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
         ({"split": "train"}, "step-9 holds 4 episodes, of 0 of the 12 tasks of train"),
         ({"samples": 10**30}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
@@ -355,6 +356,12 @@ def test_an_entry_says_what_its_file_says(run, change, told):
     evaluate(run, "dev", "step-9", "adapter:9", one_in(2))
     edit(run / "run.json", lambda manifest: manifest["evaluations"]["step-9"].update(change))
     refused(run, told)
+
+
+def test_what_decides_is_not_sampled(run):
+    change = {"temperature": 1.0, "seed": 0}
+    edit(run / "run.json", lambda manifest: manifest["evaluations"]["final"].update(change))
+    refused(run, "final is sampled at temperature 1.0, and cannot decide")
 
 
 def test_an_evaluation_that_is_sound_is_taken(run):
@@ -400,6 +407,21 @@ def test_a_turned_task_of_a_sealed_split_is_that_task(run):
 def test_a_play_has_a_time(run, section, key):
     edit(run / "run.json", lambda manifest: manifest[section][0].update({key: "first of all"}))
     refused(run, f"baseline is in {section} as {key} at 'first of all', which is no time")
+
+
+def test_no_play_ends_before_it_began(run):
+    edit(run / "run.json", lambda manifest: manifest["test_started"][0].update(started=TIME))
+    refused(run, f"baseline was finished at .*, before it began at {TIME}")
+
+
+def test_a_summary_says_what_its_episodes_say(run):
+    summary = run / "evaluations" / "final.summary.json"
+    entry = lineage.read(run)["evaluations"]["final"]
+    summary.write_text(json.dumps({key: entry[key] for key in entry.keys() - {"split", "records", "played"}}))
+    assert judge([run])[0].passed
+    edit(summary, lambda stated: stated.update(solve_rate=1.0))
+    with pytest.raises(DataError, match=r"final\.summary\.json is not what the episodes of final give"):
+        judge([run])
 
 
 def test_a_repeat_put_first_by_its_time_alone_cannot_decide(run):

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from training import seal
-from training.errors import DataError, SkypodError
+from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, read_records, summarize
-from training.files import file_digest
+from training.files import file_digest, read_json
 from training.gate import ledger
 from training.gate.decision import Look
 
@@ -44,8 +44,9 @@ def read(evidence: "Evidence") -> None:
         try:
             if entry is None or (at in deciding and play is None):
                 raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
-            greedy = {"temperature": 0.0, "seed": 0} if at in deciding else {}
-            found[at] = _records(evidence, at, split, policy, entry | greedy, play)
+            if at in deciding and entry.get("temperature"):
+                raise DataError(f"{at} is sampled at temperature {entry['temperature']}, and cannot decide")
+            found[at] = _records(evidence, at, split, policy, entry, play)
         except SkypodError as error:
             evidence.problems.append(error.problem)
     evidence.records = {at: found[at] for at in deciding if at in found}
@@ -89,9 +90,12 @@ def _records(
             raise DataError(f"{at} is of {said['split']} as the {of} says, not of {split}")
     _require_rules(evidence, at, policy, entry, records)
     _require_tasks(evidence, at, split, entry["samples"], records)
-    for name, value in summarize(records).to_json().items():
+    summary, beside = summarize(records).to_json(), path.with_suffix(".summary.json")
+    for name, value in summary.items():
         if not _alike(entry.get(name), value):
             raise DataError(f"{at} is on record with {name} {entry.get(name)}, its episodes give {value}")
+    if beside.is_file() and not _alike(read_json(beside), summary):
+        raise DataError(f"{beside.name} is not what the episodes of {at} give")
     return records
 
 
@@ -100,14 +104,17 @@ def _require_rules(
 ) -> None:
     """The recipe's rules and, but for what the entry says of sampling, greedy play."""
     rules = evidence.recipe.environment
-    settings = EvaluationSettings(
-        rules.make(),
-        max_turns=rules.max_turns,
-        reward=rules.reward,
-        policy=policy,
-        temperature=entry.get("temperature") or 0.0,
-        seed=entry.get("seed") or 0,
-    )
+    try:
+        settings = EvaluationSettings(
+            rules.make(),
+            max_turns=rules.max_turns,
+            reward=rules.reward,
+            policy=policy,
+            temperature=entry.get("temperature") or 0.0,
+            seed=entry.get("seed") or 0,
+        )
+    except ConfigError as error:
+        raise DataError(f"{at} is on record with {error.problem}") from None
     if odd := [record for record in records if not settings.made(record)]:
         one, how = odd[0], f"at temperature {settings.temperature:g}" if settings.temperature else "greedily"
         raise DataError(

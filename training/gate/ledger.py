@@ -83,6 +83,8 @@ def _unlike(
         yield f"{label} was finished by {candidate} on {split}, but never begun"
     elif begun["again"] != play["again"]:
         yield f"{label} was begun for another reason than it was finished for"
+    elif play["played"] < begun["started"]:
+        yield f"{label} was finished at {play['played']}, before it began at {begun['started']}"
     if entry is None:
         yield f"{label} was finished on {split}, but its evaluation is not on record"
     elif not is_by(entry["policy"], candidate):
