@@ -1,6 +1,6 @@
-"""The entrypoint of a training job on a laptop: `python -m rehearsal.cpu.job RUN_DIR`."""
+"""The entrypoint of a training job on a laptop: `python -m rehearsal.cpu.job RUN_DIR [TOKEN]`."""
 
-import rehearsal.cpu.skyrl_workers  # noqa: F401  isort: skip - patches SkyRL before it is used
+from rehearsal.cpu.skyrl_workers import CpuPolicyRank  # isort: skip - patches SkyRL before it is used
 
 import sys
 from pathlib import Path
@@ -55,7 +55,8 @@ CPU = Backend(
     },
     server_setup="rehearsal.cpu.loopback.bind_skyrl_servers",
     server_executor="uni",
+    policy_rank=CpuPolicyRank,
 )
 
 if __name__ == "__main__":
-    run.main(Path(sys.argv[1]), CPU)
+    run.main(Path(sys.argv[1]), CPU, *map(int, sys.argv[2:]))

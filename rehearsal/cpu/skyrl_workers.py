@@ -86,6 +86,8 @@ import skyrl.backends.skyrl_train.distributed.fsdp_utils as fsdp_utils  # noqa: 
 import skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker as fsdp_worker  # noqa: E402
 from skyrl.backends.skyrl_train.workers.worker import MeshRank  # noqa: E402
 
+from training.skyrl.ranks import PolicyRank  # noqa: E402
+
 fsdp_strategy.create_device_mesh = _create_device_mesh
 fsdp_utils._sync_non_persistent_buffers = _sync_non_persistent_buffers
 
@@ -113,7 +115,7 @@ class _OnCpu:
         """There are no GPUs to be near."""
 
 
-class CpuPolicyWorker(_OnCpu, fsdp_worker.FSDPPolicyWorkerBase):
+class CpuPolicyRank(_OnCpu, PolicyRank):
     """The policy's rank; adapters reach the engines as files, so no weight channel is opened."""
 
     async def init_weight_sync_state(self, inference_engine_client: Any, inference_engine_cfg: Any) -> None:
@@ -125,5 +127,4 @@ class CpuRefWorker(_OnCpu, fsdp_worker.FSDPRefWorkerBase):
     """The frozen reference, where a recipe uses one."""
 
 
-fsdp_worker.PolicyWorker = ray.remote(num_gpus=1)(CpuPolicyWorker)
 fsdp_worker.RefWorker = ray.remote(num_gpus=1)(CpuRefWorker)

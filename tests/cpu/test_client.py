@@ -60,12 +60,13 @@ def test_each_answer_comes_from_its_own_seed_in_one_call(asked):
     client, engine = asked
 
     async def both() -> list[dict]:
+        client.expect(2)
         return await asyncio.gather(ask(client, 7), ask(client, 5))
 
     answers = asyncio.run(both())
     assert [answer["response_ids"] for answer in answers] == [[[7]], [[5]]]
     (call,) = engine.calls
-    assert call["seeds"] == [7, 5]
+    assert call["seeds"] == [5, 7]  # in the order of their names, whoever asked first
     assert call["sampling"] == {"temperature": 1.0}
     assert call["requests"][0] == call["requests"][1]
     assert len(call["images"]) == 1
@@ -80,3 +81,40 @@ def test_the_trainers_copy_of_a_question_has_the_image_tokens_that_the_engine_ma
     assert rendered["token_ids"].count(image) == 16 == answer["prompt_image_tokens"][0]
     ((ids, _),) = engine.calls[0]["requests"]
     assert ids.count(image) == 1
+
+
+@pytest.mark.parametrize("slow", [5, 6, 7])
+def test_a_batch_depends_on_no_conversations_speed(asked, slow):
+    """Three conversations of two, two and one turns: the batches are the turns, whoever is late."""
+    client, engine = asked
+
+    async def converse(seed: int, turns: int) -> None:
+        try:
+            for _ in range(turns):
+                if seed == slow:
+                    for _ in range(50):
+                        await asyncio.sleep(0)
+                await ask(client, seed)
+        finally:
+            client.leave()
+
+    async def all_of_them() -> None:
+        client.expect(3)
+        await asyncio.gather(converse(7, 2), converse(5, 2), converse(6, 1))
+
+    asyncio.run(all_of_them())
+    assert [call["seeds"] for call in engine.calls] == [[5, 6, 7], [5, 7]]
+
+
+def test_a_conversation_that_fails_keeps_nobody_waiting(asked):
+    client, engine = asked
+
+    async def fail() -> None:
+        client.leave()
+
+    async def all_of_them() -> dict:
+        client.expect(2)
+        answer, _ = await asyncio.gather(ask(client, 7), fail())
+        return answer
+
+    assert asyncio.run(asyncio.wait_for(all_of_them(), 10))["response_ids"] == [[7]]

@@ -1,9 +1,21 @@
 """Asks an engine so that a rollout can be repeated: every request has a seed of its own."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from training import seeds
+
+
+def announce(client: Any, conversations: int) -> Callable[[], None]:
+    """Tell a client that answers conversations together (see `LocalClient`) how many begin.
+
+    What is returned has to be called when one of them ends; for other clients it does nothing.
+    """
+    if not hasattr(client, "expect"):
+        return lambda: None
+    client.expect(conversations)
+    return client.leave
 
 
 class Asker:

@@ -12,7 +12,8 @@ class Backend:
     `trainer_overrides` are SkyRL keys; `engine_arguments` go to the small engine's `vllm.LLM`,
     `engine_environment` are its process variables. Engines may start beside the models only where neither
     measures free GPU memory. `server_overrides` are SkyRL keys for its own servers, and `server_setup` names
-    a function that their processes call first ("module.function").
+    a function that their processes call first ("module.function"). `policy_rank` is the class of the ranks
+    where CUDA's will not do.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Backend:
     engines_start_beside_models: bool = False
     server_setup: str = ""
     server_executor: str = ""
+    policy_rank: type | None = None
 
 
 CUDA = Backend(name="cuda")

@@ -32,8 +32,9 @@ class _Picture:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A request that no engine has seen yet, and where its answer goes."""
+    """A request that no engine has seen yet, and where its answer goes. `session` is its conversation's."""
 
+    session: str
     request: Request
     sampling: dict[str, Any]
     seed: int | None
@@ -41,7 +42,11 @@ class _Waiting:
 
 
 class LocalClient(InferenceEngineInterface):
-    """Held by the driver; a copy without state travels to rank 0, which announces new adapters through it."""
+    """Held by the driver; a copy without state travels to rank 0, which announces new adapters through it.
+
+    Conversations that were announced (`expect`) take their turns together: what is answered in one batch
+    depends on them alone and not on the speed of anything, so the same step gives the same bits again.
+    """
 
     def __init__(self, engines: list[Any], tokenizer: Any, image_processor: Any, model_name: str):
         self._engines = engines
@@ -54,8 +59,9 @@ class LocalClient(InferenceEngineInterface):
         self._pictures: dict[ImageKey, _Picture] = {}
         self._token_ids: dict[str, tuple[int, ...]] = {}
         self._sent: list[set[ImageKey]] = [set() for _ in engines]
-        self._queues: dict[int, list[_Waiting]] = defaultdict(list)
-        self._pumps: dict[int, asyncio.Task] = {}
+        self._expected = 0
+        self._queue: list[_Waiting] = []
+        self._sending: set[asyncio.Task] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -150,15 +156,12 @@ class LocalClient(InferenceEngineInterface):
         sampling = {k: v for k, v in input_batch["sampling_params"].items() if v is not None and k != "n"}
         seed = sampling.pop("seed", None)
         futures = []
-        sessions = input_batch.get("session_ids") or [None] * len(input_batch["mm_features"])
-        for features, session in zip(input_batch["mm_features"], sessions, strict=True):
-            engine = self._engine_of(session)
+        for features, session in zip(input_batch["mm_features"], input_batch["session_ids"], strict=True):
             request = (features["compact"], features["kwargs_data"]["image"])
-            waiting = _Waiting(request, sampling, seed, loop.create_future())
-            self._queues[engine].append(waiting)
+            waiting = _Waiting(session, request, sampling, seed, loop.create_future())
+            self._queue.append(waiting)
             futures.append(waiting.answer)
-            if engine not in self._pumps:
-                self._pumps[engine] = loop.create_task(self._pump(engine))
+        self._send_when_all_wait()
         samples = await asyncio.gather(*futures)
         ids = [sample.token_ids for sample in samples]
         return {
@@ -172,24 +175,33 @@ class LocalClient(InferenceEngineInterface):
             "rollout_sample_support": None,
         }
 
-    def _engine_of(self, session: str | None) -> int:
-        """A whole GRPO group goes to one engine, where equal prompts are sampled once."""
-        if len(self._engines) == 1 or session is None:
-            return 0
-        group = str(session).rsplit("_", 1)[0]
-        return int.from_bytes(hashlib.blake2s(group.encode(), digest_size=4).digest()) % len(self._engines)
+    def expect(self, conversations: int) -> None:
+        """So many conversations begin; each is over with a call of `leave`."""
+        self._expected += conversations
 
-    async def _pump(self, engine: int) -> None:
-        """Send everything that waits in one call; what arrives meanwhile goes in the next."""
-        queue = self._queues[engine]
-        try:
-            await _let_others_queue()
-            while queue:
-                waiting, queue[:] = queue[:], []
-                await self._send(engine, waiting)
-                await _let_others_queue()
-        finally:
-            del self._pumps[engine]
+    def leave(self) -> None:
+        """A conversation asks no more: the others need not wait for it."""
+        self._expected -= 1
+        self._send_when_all_wait()
+
+    def _send_when_all_wait(self) -> None:
+        if not self._queue or len(self._queue) < self._expected:
+            return
+        shares: dict[int, list[_Waiting]] = defaultdict(list)
+        for waiting in sorted(self._queue, key=lambda one: one.session):
+            shares[self._engine_of(waiting.session)].append(waiting)
+        self._queue.clear()
+        for engine, share in shares.items():
+            task = asyncio.get_running_loop().create_task(self._send(engine, share))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    def _engine_of(self, session: str) -> int:
+        """A whole GRPO group goes to one engine, where equal prompts are sampled once."""
+        if len(self._engines) == 1:
+            return 0
+        group = session.rsplit("_", 1)[0]
+        return int.from_bytes(hashlib.blake2s(group.encode(), digest_size=4).digest()) % len(self._engines)
 
     async def _send(self, engine: int, waiting: list[_Waiting]) -> None:
         requests, seeds = [one.request for one in waiting], [one.seed for one in waiting]
@@ -237,7 +249,8 @@ class LocalClient(InferenceEngineInterface):
         """The engines are Ray actors and end with the job."""
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
-        """Every adapter version has a name of its own, so nothing stale can be hit."""
+        """For the sake of repetition: stale it cannot be, every adapter version has a name of its own."""
+        await asyncio.gather(*[engine.forget.remote() for engine in self._engines])
 
     async def pause_generation(self) -> None:
         """The trainer never syncs while a rollout is under way."""
@@ -250,9 +263,3 @@ class LocalClient(InferenceEngineInterface):
 
     async def get_world_size(self) -> tuple[int, int]:
         return len(self._engines), 1
-
-
-async def _let_others_queue() -> None:
-    """A few turns of the event loop, in which finished episodes step and queue their next turn."""
-    for _ in range(6):
-        await asyncio.sleep(0)

@@ -83,7 +83,6 @@ def _trainer(recipe: Recipe, run_dir: Path, shared_dir: Path) -> dict[str, Any]:
         "trainer.eval_before_train": True,
         "trainer.eval_batch_size": 64,
         "trainer.ckpt_interval": recipe.checkpoints.every_steps,
-        "trainer.max_ckpts_to_keep": recipe.checkpoints.keep,
         "trainer.ckpt_path": str(run_dir / "checkpoints"),
         "trainer.export_path": str(run_dir / "exports"),
         "trainer.log_path": str(run_dir / "logs"),

@@ -90,6 +90,12 @@ class RolloutEngine:
         self._images.clear()
         return self._version
 
+    def forget(self) -> None:
+        """Keep nothing of earlier prompts: what is found in a cache may differ from a new answer in bits."""
+        self._llm.reset_prefix_cache()
+        self._llm.reset_mm_cache()
+        self._llm.llm_engine.reset_encoder_cache()
+
     def generate(
         self,
         requests: list[Request],

@@ -1,6 +1,7 @@
 """One run on SkyRL: data, environment, engines, trainer; returns the adapter of the last step."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl_gym.envs import register
 
 from training import lineage
+from training.checkpoints.store import Fence, Identity, Store
 from training.errors import DataError
 from training.events import EventLog
 from training.files import write_json
@@ -24,15 +26,27 @@ from training.skyrl.engine import EngineOptions, RolloutEngine
 from training.skyrl.evaluation import Evaluator
 from training.skyrl.generator import SeededGenerator
 from training.skyrl.gym_env import ENV_ID
+from training.skyrl.ranks import ADAPTER, PolicyRank
 from training.skyrl.tracking import JsonlTracker
 from training.skyrl.trainer import MazeTrainer
+
+CHECKPOINTS = "checkpoints"
 
 
 class MazeExperiment(BasePPOExp):
     """SkyRL's experiment with our pieces in the places it provides for them."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, shared_dir: Path, backend: Backend, events: EventLog):
+    def __init__(
+        self,
+        recipe: Recipe,
+        run_dir: Path,
+        shared_dir: Path,
+        backend: Backend,
+        events: EventLog,
+        fence: Fence,
+    ):
         self.recipe, self.run_dir, self.backend, self.events = recipe, run_dir, backend, events
+        self.fence = fence
         chosen = dict(backend.trainer_overrides)
         if recipe.rollout.engine == "skyrl-servers":
             chosen |= backend.server_overrides
@@ -51,6 +65,13 @@ class MazeExperiment(BasePPOExp):
             write_json(self.run_dir / "generation.json", {"allowed_token_ids": allowed})
             for params in (self.cfg.generator.sampling_params, self.cfg.generator.eval_sampling_params):
                 params.additional_kwargs = {"allowed_token_ids": allowed}
+
+    @property
+    def store(self) -> Store:
+        """The checkpoints of this run."""
+        manifest = lineage.read(self.run_dir)
+        identity = Identity(run=manifest["run"], base=manifest["base"]["digest"])
+        return Store(self.run_dir / CHECKPOINTS, identity, self.recipe.checkpoints.keep, self.fence)
 
     def get_train_dataset(self) -> TaskDataset:
         return TaskDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
@@ -126,6 +147,8 @@ class MazeExperiment(BasePPOExp):
     def get_trainer(self, **pieces: Any) -> MazeTrainer:
         trainer = MazeTrainer(**pieces)
         trainer.recipe, trainer.run_dir, trainer.events = self.recipe, self.run_dir, self.events
+        trainer.fence, trainer.store = self.fence, self.store
+        trainer.policy_rank = self.backend.policy_rank or PolicyRank
         trainer.image_token = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         trainer.patches_per_token = _patches_per_token(self.cfg.trainer.policy.model.path)
         trainer.evaluator = Evaluator(
@@ -141,14 +164,21 @@ class MazeExperiment(BasePPOExp):
         return trainer
 
 
-def run(recipe: Recipe, run_dir: Path, shared_dir: Path, backend: Backend, events: EventLog) -> Path:
+def run(
+    recipe: Recipe,
+    run_dir: Path,
+    shared_dir: Path,
+    backend: Backend,
+    events: EventLog,
+    fence: Fence = nullcontext,
+) -> Path:
     """Train to the last step (resuming from the newest checkpoint) and return the adapter's folder."""
     register(id=ENV_ID, entry_point="training.skyrl.gym_env:GameEnv")
     sync_registries()
-    experiment = MazeExperiment(recipe, run_dir, shared_dir, backend, events)
+    experiment = MazeExperiment(recipe, run_dir, shared_dir, backend, events, fence)
     experiment.run()
     step = experiment.trainer.global_step
-    adapter = run_dir / "checkpoints" / f"global_step_{step}" / "policy" / "lora_adapter"
+    adapter = experiment.store.path(step) / ADAPTER
     if step != recipe.optimization.steps or not adapter.is_dir():
         raise DataError(
             f"training ended at step {step} of {recipe.optimization.steps}"

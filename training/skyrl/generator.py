@@ -4,7 +4,7 @@ from typing import Any
 
 from skyrl.train.generators.skyrl_vlm_generator import SkyRLVLMGymGenerator
 
-from training.skyrl.asker import Asker
+from training.skyrl.asker import Asker, announce
 
 
 class SeededGenerator(SkyRLVLMGymGenerator):
@@ -16,4 +16,11 @@ class SeededGenerator(SkyRLVLMGymGenerator):
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         self.asker.begin(input_batch["batch_metadata"].global_step)
+        self._leave = announce(self.asker, len(input_batch["prompts"]))
         return await super().generate(input_batch, *args, **kwargs)
+
+    async def agent_loop(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().agent_loop(*args, **kwargs)
+        finally:
+            self._leave()

@@ -6,6 +6,7 @@ from typing import Any
 
 from training.conversation import Conversation
 from training.errors import ConfigError
+from training.skyrl.asker import announce
 
 _NO_ROOM: dict[str, Any] = {"responses": [""], "response_ids": [[]], "response_logprobs": [[]]}
 
@@ -36,7 +37,15 @@ class EnginePolicy:
         """SkyRL's engine output for each conversation: text, token ids, log-probabilities."""
 
         async def all_of_them() -> list[dict[str, Any]]:
-            return await asyncio.gather(*[self._complete(c) for c in conversations])
+            leave = announce(self._client, len(conversations))
+
+            async def one(conversation: Conversation) -> dict[str, Any]:
+                try:
+                    return await self._complete(conversation)
+                finally:
+                    leave()
+
+            return await asyncio.gather(*[one(c) for c in conversations])
 
         return asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result()
 

@@ -26,18 +26,23 @@ class JsonlTracker:
 
     def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:
         """Called by the trainer once per step; evaluations before the first step are not steps."""
-        samples = self._recipe.rollout.samples_per_maze
-        logs = {**data, "reward/avg_pass_at_n": data.get(f"reward/avg_pass_at_{samples}")}
         raw = {k: float(v) for k, v in data.items() if hasattr(v, "__float__")}
         _append(self._raw, {"step": step, **raw})
-        metrics = from_skyrl(logs)
+        row = self.row(data, step)
+        metrics = {name: value for name, value in row.items() if name != "step"}
         for name, value in metrics.items():
             self._gauges[name].set(value, self._run)
         # A step that failed is flushed too, without its update; its error is raised elsewhere.
         if {"train_solve_rate", "step_seconds"} <= metrics.keys():
-            _append(self._path, {"step": step, **metrics})
-            self._events.emit("step", step=step, steps=self._recipe.optimization.steps, **metrics)
+            _append(self._path, row)
+            self._events.emit("step", steps=self._recipe.optimization.steps, **row)
             self._check_gap(step, metrics)
+
+    def row(self, data: dict[str, Any], step: int) -> dict[str, Any]:
+        """What metrics.jsonl holds of a step, from SkyRL's log of it."""
+        samples = self._recipe.rollout.samples_per_maze
+        logs = {**data, "reward/avg_pass_at_n": data.get(f"reward/avg_pass_at_{samples}")}
+        return {"step": step, **from_skyrl(logs)}
 
     def _check_gap(self, step: int, metrics: dict[str, float]) -> None:
         """A stale or wrong adapter in the engine shows here first."""

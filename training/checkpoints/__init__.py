@@ -1,0 +1,1 @@
+"""Checkpoints of a run: what is trainable and what is needed to continue exactly, complete or not there."""
