@@ -17,6 +17,7 @@ COMMANDS = {
         "cdk_app.cluster_command:group",
         "Create, list and delete the Ray cluster that runs train on.",
     ),
+    "compare": ("cdk_app.compare:compare", "Name the first step at which two runs part, if they do."),
     "deploy-plan": (
         "cdk_app.deploy_plan:deploy_plan",
         "Print the critical path of a first deploy and what the order of the stacks costs.",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from training.errors import DataError
@@ -27,21 +28,28 @@ def digest(folder: Path) -> str:
 def weights(folder: Path) -> str:
     """SHA-256 of the weights alone: of names, types, shapes and values, not of how they lie in the file."""
     path = _file(folder, WEIGHTS)
-    content = path.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
     total = hashlib.sha256()
     try:
-        header = parse_json(content[8:start])
-        for name, tensor in sorted(header.items()):
-            if name != "__metadata__":
-                begin, end = tensor["data_offsets"]
-                total.update(json.dumps([name, tensor["dtype"], tensor["shape"]]).encode())
-                total.update(content[start + begin : start + end])
+        for name, dtype, shape, values in sorted(tensors(path.read_bytes())):
+            total.update(json.dumps([name, dtype, shape]).encode())
+            total.update(values)
     except RepeatedKeyError as error:
         raise _ambiguous(path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError):  # no safetensors: named by its bytes
         return file_digest(path)
     return total.hexdigest()
+
+
+def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], bytes]]:
+    """(name, type, shape, little-endian values) of each tensor of a safetensors file.
+
+    Raises what a wrong header makes Python raise: ValueError, LookupError, TypeError, AttributeError.
+    """
+    start = 8 + int.from_bytes(content[:8], "little")
+    for name, tensor in parse_json(content[8:start]).items():
+        if name != "__metadata__":
+            begin, end = tensor["data_offsets"]
+            yield name, tensor["dtype"], tensor["shape"], content[start + begin : start + end]
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -107,7 +107,7 @@ def test_a_batch_depends_on_no_conversations_speed(asked, slow):
 
 
 def test_a_conversation_that_fails_keeps_nobody_waiting(asked):
-    client, engine = asked
+    client, _ = asked
 
     async def fail() -> None:
         client.leave()

@@ -38,6 +38,17 @@ class MazeTrainer(RayPPOTrainer):
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:
         super().build_models(ray.remote(num_gpus=1)(self.policy_rank), CriticWorker, RefWorker)
+        sync = self.dispatch.save_weights_for_sampler
+
+        async def announced(*args: Any, **kwargs: Any) -> None:
+            self._phase("sync")
+            await sync(*args, **kwargs)
+
+        self.dispatch.save_weights_for_sampler = announced
+
+    def _phase(self, name: str) -> None:
+        """Say what begins: whoever watches the run sees that it moves, and where."""
+        self.events.emit("phase", step=self.global_step, name=name)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         cfg = self.cfg.trainer
@@ -69,6 +80,7 @@ class MazeTrainer(RayPPOTrainer):
     async def generate(self, input_batch: Any) -> Any:
         """A step begins: whatever may draw in it is seeded by it, and the engines remember nothing."""
         self._began = time.monotonic()
+        self._phase("rollout")
         seed = derive(self.recipe.seed, "step", self.global_step)
         ranks.reseed(seed)
         ray.get(self.policy_model.async_run_ray_method("pass_through", "begin_step", seed))
@@ -103,10 +115,15 @@ class MazeTrainer(RayPPOTrainer):
         self.all_metrics.update(found)
         return batch
 
+    def train_critic_and_policy(self, data: Any) -> Any:
+        self._phase("update")
+        return super().train_critic_and_policy(data)
+
     def save_checkpoints(self) -> str:
         """SkyRL also asks at the end, for the step that it resumed from when none was left."""
         if self.global_step == self._resumed_from:
             return str(self.store.path(self.global_step))
+        self._phase("checkpoint")
         timings = {**self.all_timings, "step": time.monotonic() - self._began}
         logs = {**self.all_metrics, **{f"timing/{k}": v for k, v in timings.items()}}
         state = {

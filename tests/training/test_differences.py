@@ -1,0 +1,119 @@
+"""Two runs are told apart by the first thing in which they differ, and by how much."""
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cdk_app.compare import compare as command
+from training import differences, exports, trace
+from training.errors import DataError
+
+
+def write_run(folder: Path, steps: int = 3, weight: float = 0.25) -> Path:
+    adapter = folder / "adapter"
+    adapter.mkdir(parents=True)
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}}).encode()
+    content = struct.pack("<Q", len(header)) + header + struct.pack("<ff", 1.0, weight)
+    (adapter / exports.WEIGHTS).write_bytes(content)
+    (adapter / exports.CONFIG).write_text('{"r": 1}')
+    (folder / "run.json").write_text(json.dumps({"adapter": {"folder": "adapter"}}))
+    for step in range(1, steps + 1):
+        row = trace.of_step(
+            step, rows=["4", "7"], tokens=[[1, 2], [3]], logprobs=[[-1.0], [-2.0]], rewards=[0.0, 1.0]
+        )
+        trace.append(folder / trace.FILE, {**row, "adapter": f"digest-{step}"})
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path) -> tuple[Path, Path]:
+    a = write_run(tmp_path / "a")
+    shutil.copytree(a, tmp_path / "b")
+    return a, tmp_path / "b"
+
+
+def change(run: Path, step: int, kind: str, value) -> None:
+    rows = trace.read(run / trace.FILE)
+    trace.append(run / trace.FILE, {**rows[step - 1], kind: value})
+
+
+def test_equal_runs_are_identical(two):
+    found = differences.compare(*two)
+    assert found.identical
+    assert found.steps == 3
+    assert found.sizes == {"episodes": 6, "rows": 0, "tokens": 0, "logprobs": 0, "rewards": 0, "adapter": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "episode", "row"),
+    [
+        ("rows", ["4", "9"], 1, "7"),
+        (
+            "tokens",
+            ["x", trace.of_step(1, rows=[], tokens=[[3]], logprobs=[], rewards=[])["tokens"][0]],
+            0,
+            "4",
+        ),
+        ("logprobs", [-1.0, -2.0000001], 1, "7"),
+        ("rewards", [0.5, 1.0], 0, "4"),
+        ("adapter", "another", None, None),
+    ],
+)
+def test_the_first_difference_is_named(two, kind, value, episode, row):
+    change(two[1], 2, kind, value)
+    change(two[1], 3, "rewards", [9.0, 9.0])
+    found = differences.compare(*two)
+    assert not found.identical
+    assert (found.first.step, found.first.kind, found.first.episode, found.first.row) == (
+        2,
+        kind,
+        episode,
+        row,
+    )
+    assert found.first.words() in found.words()
+
+
+def test_within_a_step_the_cause_comes_before_what_follows_from_it(two):
+    change(two[1], 2, "adapter", "another")
+    change(two[1], 2, "tokens", ["x", "y"])
+    assert differences.compare(*two).first.kind == "tokens"
+
+
+def test_sizes_are_told(two):
+    change(two[1], 2, "logprobs", [-1.0, -2.5])
+    change(two[1], 3, "rewards", [0.25, 1.0])
+    sizes = differences.compare(*two).sizes
+    assert (sizes["logprobs"], sizes["rewards"]) == (0.5, 0.25)
+
+
+def test_weights_are_compared_when_both_have_finished(tmp_path):
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", weight=0.75)
+    found = differences.compare(a, b)
+    assert not found.identical
+    assert found.sizes["adapter"] == 0.5
+    assert "the adapters differ" in found.words()
+
+
+def test_a_run_that_stopped_early_is_not_identical(tmp_path):
+    found = differences.compare(write_run(tmp_path / "a"), write_run(tmp_path / "b", steps=2))
+    assert not found.identical
+    assert found.words() == "only one of them has step 3"
+
+
+def test_a_run_without_a_step_cannot_be_compared(two):
+    (two[1] / trace.FILE).unlink()
+    with pytest.raises(DataError, match="has taken no step yet"):
+        differences.compare(*two)
+
+
+def test_the_command_says_it_by_its_exit_code(two):
+    same = CliRunner().invoke(command, [str(run) for run in two])
+    assert (same.exit_code, same.output) == (0, "identical in all 3 steps, and in the adapter\n")
+    change(two[1], 2, "rewards", [0.5, 1.0])
+    other = CliRunner().invoke(command, [*(str(run) for run in two), "--json"])
+    assert other.exit_code == 1
+    assert json.loads(other.output)["first"]["kind"] == "rewards"

@@ -1,0 +1,151 @@
+"""Whether two runs are the same run: step by step, what they drew, played, earned and learned.
+
+On one kind of CPU with fixed thread counts an interrupted run equals an uninterrupted one to the bit. Where
+that cannot be promised (GPU), the sizes of the differences say how far apart two runs are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training import exports, lineage, trace
+from training.errors import DataError
+from training.trace import Row
+
+KINDS = ("rows", "tokens", "logprobs", "rewards", "adapter")
+"""In the order in which one follows from the other within a step."""
+_WORDS = {
+    "rows": "drew other tasks",
+    "tokens": "sampled other tokens",
+    "logprobs": "gave sampled tokens another probability",
+    "rewards": "earned another reward",
+    "adapter": "learned another adapter",
+}
+
+
+@dataclass(frozen=True)
+class First:
+    """The first thing that differs. `episode` is its place in the step; None for the adapter of a step."""
+
+    step: int
+    kind: str
+    episode: int | None
+    row: str | None
+    a: Any
+    b: Any
+
+    def words(self) -> str:
+        """One line for a person."""
+        where = "" if self.episode is None else f" in episode {self.episode} (task {self.row})"
+        return f"step {self.step}: b {_WORDS[self.kind]}{where}: {self.a} and {self.b}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`sizes` are over the steps that both have; of the adapters only where both runs have finished ones.
+
+    {"episodes": n, "rows" | "tokens": episodes that differ, "logprobs" | "rewards": largest difference,
+    "adapter": largest difference of a weight}
+    """
+
+    steps: int
+    missing: list[int]
+    first: First | None
+    adapters: tuple[str | None, str | None]
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def identical(self) -> bool:
+        """Every step of both is there and equal, and so is the adapter that came of it."""
+        return self.first is None and not self.missing and self.adapters[0] == self.adapters[1]
+
+    def words(self) -> str:
+        """One line for a person."""
+        if self.first:
+            return self.first.words()
+        if self.missing:
+            return f"only one of them has step {self.missing[0]}"
+        if not self.identical:
+            return f"the adapters differ: {self.adapters[0]} and {self.adapters[1]}"
+        return f"identical in all {self.steps} steps, and in the adapter"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"identical": self.identical, "words": self.words(), **asdict(self)}
+
+
+def compare(a: Path, b: Path) -> Comparison:
+    """Two run folders. Raises DataError where one is no run or has not taken a step."""
+    rows_a, rows_b = ({row["step"]: row for row in _trace(run)} for run in (a, b))
+    both = sorted(rows_a.keys() & rows_b.keys())
+    firsts = (first for step in both for first in _differences(rows_a[step], rows_b[step]))
+    sizes = _sizes([(rows_a[step], rows_b[step]) for step in both])
+    folders = [_adapter(run) for run in (a, b)]
+    if all(folders):
+        sizes["adapter"] = _largest_difference(*(folder / exports.WEIGHTS for folder in folders))
+    return Comparison(
+        steps=len(both),
+        missing=sorted(rows_a.keys() ^ rows_b.keys()),
+        first=next(firsts, None),
+        adapters=tuple(exports.digest(folder) if folder else None for folder in folders),
+        sizes=sizes,
+    )
+
+
+def _trace(run_dir: Path) -> list[Row]:
+    lineage.read(run_dir)
+    rows = trace.read(run_dir / trace.FILE)
+    if not rows:
+        raise DataError(f"{run_dir} has taken no step yet: no {trace.FILE}", "compare runs that have trained")
+    return rows
+
+
+def _adapter(run_dir: Path) -> Path | None:
+    noted = lineage.read(run_dir).get("adapter")
+    return run_dir / noted["folder"] if noted else None
+
+
+def _differences(a: Row, b: Row) -> Iterator[First]:
+    for kind in KINDS:
+        one, other = a.get(kind), b.get(kind)
+        if one == other:
+            continue
+        if kind == "adapter":
+            if one and other:  # a step without a checkpoint does not name its adapter
+                yield First(a["step"], kind, None, None, one, other)
+            continue
+        for episode in range(max(len(one), len(other))):
+            values = [values[episode] if episode < len(values) else None for values in (one, other)]
+            if values[0] != values[1]:
+                row = a["rows"][episode] if episode < len(a["rows"]) else None
+                yield First(a["step"], kind, episode, row, *values)
+                break
+
+
+def _sizes(pairs: Sequence[tuple[Row, Row]]) -> dict[str, float]:
+    sizes: dict[str, float] = {"episodes": 0, "rows": 0, "tokens": 0, "logprobs": 0.0, "rewards": 0.0}
+    for a, b in pairs:
+        sizes["episodes"] += len(a["rows"])
+        for kind in ("rows", "tokens"):
+            sizes[kind] += sum(one != other for one, other in zip(a[kind], b[kind], strict=False))
+        for kind in ("logprobs", "rewards"):
+            found = [abs(one - other) for one, other in zip(a[kind], b[kind], strict=False)]
+            sizes[kind] = max([sizes[kind], *found])
+    return sizes
+
+
+def _largest_difference(a: Path, b: Path) -> float:
+    """Of two adapters of float32 weights, as checkpoints hold them; infinite where the tensors are others."""
+    one, other = _tensors(a), _tensors(b)
+    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
+        return float("inf")
+    return max((float(np.abs(one[name] - other[name]).max()) for name in one), default=0.0)
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    return {
+        name: np.frombuffer(values, dtype="<f4").reshape(shape)
+        for name, _, shape, values in exports.tensors(path.read_bytes())
+    }
