@@ -141,7 +141,7 @@ def test_the_manifest_names_everything_by_content(finished):
         "adapter:" + manifest["adapter"]["digest"][:16]
     }
     assert [play["label"] for play in plays if play["again"]] == ["served"]
-    assert [c["step"] for c in manifest["checkpoints"]] == [2]
+    assert [c["step"] for c in manifest["checkpoints"]] == [1, 2]
     assert manifest["attempts"][0]["libraries"]["skyrl"] == "0.4.0"
 
 
