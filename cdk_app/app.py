@@ -122,7 +122,8 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
 
 def main() -> None:
     """Synthesize the environment that the context names; `paper` without one."""
-    app = cdk.App()
+    # Neither has a reader: traces of Python code end in jsii's runtime, and the tree is for a console's view.
+    app = cdk.App(stack_traces=False, tree_metadata=False)
     try:
         environment = settings.load(app.node.try_get_context("environment") or settings.DEFAULT)
     except SkypodError as error:

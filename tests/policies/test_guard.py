@@ -170,7 +170,7 @@ def test_synth_itself_fails_for_a_broken_rule(tmp_path: Path, monkeypatch: pytes
 
     app = new_app(tmp_path)
     monkeypatch.setattr(cdk_application, "build", with_an_open_bucket)
-    monkeypatch.setattr(cdk, "App", lambda: app)
+    monkeypatch.setattr(cdk, "App", lambda **_: app)
     monkeypatch.delenv("CDK_VALIDATION", raising=False)
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         cdk_application.main()
