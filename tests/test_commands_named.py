@@ -63,6 +63,6 @@ def test_every_make_target_that_is_named_exists():
 
 def test_a_command_that_is_none_is_found():
     assert exists("train", "follow")
-    assert not exists("train", "submit")
+    assert not exists("train", "sideways")
     assert not exists("cluster", "sideways")
     assert _SKYPOD.findall("create it: skypod cluster sideways") == [("cluster", "sideways")]
