@@ -20,6 +20,8 @@ LUSTRE_FIRST_STEP_GIB = 1200
 LUSTRE_STEP_GIB = 2400
 # What a VPC may be made of and nobody else routes (RFC 1918).
 _PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+# On nodes of these sizes alone the observability add-on's collector finds no room: it wants 4xlarge.
+_SMALL = re.compile(r"\.(medium|large|(2|3)?xlarge)$")
 ADDONS = (
     "vpc-cni",
     "kube-proxy",
@@ -189,6 +191,11 @@ class HyperPod(Section):
             raise ValueError("hyperpod.gpu must have at least 1 GPU per node")
         if self.serving and not self.serving.gpus:
             raise ValueError("hyperpod.serving must have at least 1 GPU per node")
+        types = [group.instance_type for group in self.groups.values()]
+        if all(_SMALL.search(each) for each in types):
+            raise ValueError(
+                f"hyperpod has only {', '.join(types)}: the metrics collector needs a node of 4xlarge or more"
+            )
         return self
 
 

@@ -104,6 +104,13 @@ def test_teams_share_no_more_than_there_is(override, value, said):
     assert all(word in str(raised.value) for word in said), str(raised.value)
 
 
+def test_some_node_has_room_for_the_metrics_collector():
+    small = {"hyperpod.head.instance_type": "ml.m5.2xlarge", "hyperpod.gpu.instance_type": "ml.g5.xlarge"}
+    with pytest.raises(ConfigError, match=r"only ml\.m5\.2xlarge, ml\.g5\.xlarge: .* 4xlarge"):
+        settings.load("paper", small)
+    assert settings.load("paper", small | {"hyperpod.gpu.instance_type": "ml.g7e.12xlarge"})
+
+
 def test_dashboards_go_to_one_grafana():
     elsewhere = {
         "observability.grafana_url": "https://grafana.example.com/base",
