@@ -6,6 +6,7 @@ import re
 import pytest
 
 from cdk_app import settings
+from stacks.names import PARTS
 from tests.synth.conftest import ROOT, Synthesized, synthesize
 
 
@@ -195,3 +196,11 @@ def test_the_documentation_says_what_happens_to_every_type_that_holds_data(every
     for resource_type in stated:
         for part, logical_id, resource in everything.resources(resource_type):
             assert resource["DeletionPolicy"] == resource["UpdateReplacePolicy"], f"{part}/{logical_id}"
+
+
+def test_every_stack_has_its_section_in_the_documentation():
+    page = (ROOT / "docs" / "reference" / "stacks.md").read_text()
+    for part in PARTS:
+        section = page.partition(f"\n## {part}\n")[2].partition("\n## ")[0]
+        rows = ("What", "Why", "Costs", "Can fail", "After destroy")
+        assert [row for row in rows if f"\n| {row} | " not in section] == [], part
