@@ -17,6 +17,10 @@ COMMANDS = {
         "cdk_app.cluster_command:group",
         "Create, list and delete the Ray cluster that runs train on.",
     ),
+    "checkpoints": (
+        "cdk_app.checkpoints:checkpoints",
+        "Check a run's checkpoints, copy the newest to S3, fetch it from there.",
+    ),
     "compare": ("cdk_app.compare:compare", "Name the first step at which two runs part, if they do."),
     "deploy-plan": (
         "cdk_app.deploy_plan:deploy_plan",

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.training import gate_run
+from tests.training.checkpoint_files import OWN
+from training.checkpoints.store import Store
 from training.evaluate import Conversation
 from training.mazes import MOVES, Maze
 from training.protocol import ACTIONS, STOP, parse
@@ -84,3 +86,9 @@ def other(sound) -> Path:
 @pytest.fixture
 def run(sound, tmp_path) -> Path:
     return shutil.copytree(sound, tmp_path / "one")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty place for the checkpoints of a run."""
+    return Store(tmp_path / "checkpoints", OWN, keep=3)

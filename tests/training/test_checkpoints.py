@@ -10,23 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.checkpoint_files import OWN, cut, empty, flip, write
 from training.checkpoints.store import META, POINTER, Identity, Store
 from training.errors import DataError
-
-OWN = Identity(run="run-1", base="b" * 64)
-
-
-@pytest.fixture
-def store(tmp_path) -> Store:
-    return Store(tmp_path / "checkpoints", OWN, keep=3)
-
-
-def write(store: Store, step: int, content: bytes = b"weights") -> Path:
-    with store.writing(step, {"seed": 7}) as folder:
-        (folder / "adapter").mkdir()
-        (folder / "adapter" / "a.safetensors").write_bytes(content + str(step).encode())
-        (folder / "optimizer.safetensors").write_bytes(b"moments" * 10)
-    return store.path(step)
 
 
 def test_what_was_written_is_what_is_found(store):
@@ -52,20 +38,6 @@ def test_only_the_newest_are_kept(store):
         POINTER,
         *(f"step-00000{step}" for step in (5, 6, 7)),
     ]
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 @pytest.mark.parametrize("harm", [cut, flip, empty, Path.unlink])

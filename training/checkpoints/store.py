@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +72,35 @@ class Store:
 
         `state` is read on leaving, so the block may add to it. Nothing is there after an error.
         """
+        building = self.arriving(step)
+        try:
+            yield building
+            digest = self._seal(building, step, state)
+            with self._fence():
+                self._publish(building, step, digest)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+
+    def arriving(self, step: int) -> Path:
+        """An empty hidden folder for the files of a checkpoint that comes from elsewhere; see `adopt`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         building = self.folder / f"{_BUILDING}{step:06d}"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
+        return building
+
+    def adopt(self, arriving: Path, step: int) -> Found:
+        """Make it the checkpoint of its step, if it is whole. Raises DataError if it is of another run."""
         try:
-            yield building
-            meta = self._seal(building, step, state)
-            with self._fence():
-                self._publish(building, step, meta)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
+            checkpoint = self._read(step, arriving)
+        except DamagedError as error:
+            return Found(None, [error.problem])
+        for path in (path for path in arriving.rglob("*") if path.is_file()):
+            _sync(path)
+        with self._fence():
+            self._publish(arriving, step, checkpoint.digest)
+        return Found(replace(checkpoint, folder=self.path(step)))
 
     def newest(self) -> Found:
         """Raises DataError for a whole checkpoint of another run, base or format: nobody can mean that."""
@@ -114,10 +131,17 @@ class Store:
     def _folders(self) -> dict[int, Path]:
         found = {}
         for path in self.folder.glob(f"{_PREFIX}*"):
-            number = path.name.removeprefix(_PREFIX)
-            if path.is_dir() and not path.is_symlink() and number.isdecimal() and len(number) >= 6:
-                found[int(number)] = path
+            step = self.step_of(path.name)
+            if step is not None and path.is_dir() and not path.is_symlink():
+                found[step] = path
         return found
+
+    @staticmethod
+    def step_of(name: str) -> int | None:
+        """The step of a checkpoint's folder; None for another name."""
+        prefix, number = name[: len(_PREFIX)], name[len(_PREFIX) :]
+        right = prefix == _PREFIX and number.isascii() and number.isdecimal() and len(number) >= 6
+        return int(number) if right else None
 
     def _pointer_faults(self) -> list[str]:
         path = self.folder / POINTER
@@ -131,8 +155,8 @@ class Store:
             return [f"{path} names step {visible(str(step))}, of which there is no checkpoint"]
         return []
 
-    def _seal(self, building: Path, step: int, state: dict[str, Any]) -> dict[str, Any]:
-        """Put everything on disk and write META over it."""
+    def _seal(self, building: Path, step: int, state: dict[str, Any]) -> str:
+        """Put everything on disk and write META over it; returns its digest."""
         files = sorted(path for path in building.rglob("*") if path.is_file())
         entries = {}
         for path in files:
@@ -153,15 +177,15 @@ class Store:
         write_json(building / META, meta)
         for folder in {path.parent for path in files} | {building}:
             _sync(folder)
-        return meta
+        return meta["digest"]
 
-    def _publish(self, building: Path, step: int, meta: dict[str, Any]) -> None:
+    def _publish(self, building: Path, step: int, digest: str) -> None:
         final = self.path(step)
         if final.exists():  # a damaged one, which this run went back before
             self._remove(final)
         os.rename(building, final)
         _sync(self.folder)
-        write_json(self.folder / POINTER, {"step": step, "folder": final.name, "digest": meta["digest"]})
+        write_json(self.folder / POINTER, {"step": step, "folder": final.name, "digest": digest})
         for old in sorted(self._folders().items())[: -self.keep]:
             self._remove(old[1])
 
