@@ -20,6 +20,7 @@ from rehearsal.kube.containers import POD_UID_ENV, Container, sweep
 from rehearsal.kube.guard import guarded
 from rehearsal.kube.podlogs import read_log
 from rehearsal.kube.probes import passes
+from rehearsal.kube.services import resolve
 from rehearsal.kube.store import now
 from rehearsal.kube.volumes import Rewriter, VolumeError, Volumes
 
@@ -202,7 +203,7 @@ class Kubelet:
             raise VolumeError(
                 f"container {container['name']} has no command; no image is at hand to supply one"
             )
-        command = [environment.expand(rewrite(part), env) for part in command]
+        command = [resolve(environment.expand(rewrite(part), env), self._access.get) for part in command]
         work = rewrite(container.get("workingDir", "")) if container.get("workingDir") else ""
         cwd = Path(work) if work and os.path.isdir(work) else run.folder
         log.info("pod %s: starting %s", run.pod["metadata"]["name"], container["name"])

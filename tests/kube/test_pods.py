@@ -11,6 +11,7 @@ from kubernetes import client
 
 from cdk_app import cluster
 from rehearsal.kube.ports import is_free
+from rehearsal.kube.services import LOCAL_PORTS_ANNOTATION
 from tests.kube.conftest import CLUSTER, connect, eventually, make_stand_in, with_mark
 from training.errors import ConfigError, SubstrateError
 
@@ -101,6 +102,52 @@ def test_a_failing_job_is_tried_again_and_tells_its_last_words(api, core, namesp
     condition = client.BatchV1Api(api).read_namespaced_job("one", namespace).status.conditions[0]
     assert (condition.reason, "out of luck" in condition.message) == ("BackoffLimitExceeded", True)
     assert [pod.status.phase for pod in pods_of(core, namespace, "one")] == ["Failed", "Failed"]
+
+
+def test_exit_codes_decide_whether_a_job_is_tried_again(api, core, namespace, secret):
+    rules = [
+        {"action": action, "onExitCodes": {"containerName": "main", "operator": "In", "values": [code]}}
+        for action, code in (("FailJob", 10), ("Ignore", 5))
+    ]
+    policy = {"podFailurePolicy": {"rules": rules}}
+    batch = client.BatchV1Api(api)
+    batch.create_namespaced_job(namespace, job("final", "exit(10)", backoffLimit=9, **policy))
+    assert finished(api, namespace, "final") == "Failed"
+    assert batch.read_namespaced_job("final", namespace).status.conditions[0].reason == "PodFailurePolicy"
+    assert len(pods_of(core, namespace, "final")) == 1
+
+    script = (
+        "import pathlib; p = pathlib.Path('/shared/tries'); p.open('a').write('x'); "
+        "exit([5, 5, 0][len(p.read_text()) - 1])"
+    )
+    batch.create_namespaced_job(namespace, job("again", script, backoffLimit=0, **policy))
+    assert finished(api, namespace, "again") == "Complete"
+    assert len(pods_of(core, namespace, "again")) == 3
+
+
+def test_the_address_of_a_service_is_found_without_a_name_server(api, core, namespace, secret):
+    script = "import sys; print(sys.argv[1])"
+    wanted = job("one", script)
+    container = wanted["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = [f"http://ray-head-svc.{namespace}.svc:8265/x"]
+    client.BatchV1Api(api).create_namespaced_job(namespace, wanted)
+
+    def why():
+        pods = pods_of(core, namespace, "one")
+        statuses = pods[0].status.container_statuses if pods else None
+        return statuses and statuses[0].state.waiting and statuses[0].state.waiting.message
+
+    assert eventually(why) == f"no service answers at ray-head-svc.{namespace}.svc:8265"
+    core.create_namespaced_service(
+        namespace,
+        {
+            "metadata": {"name": "ray-head-svc", "annotations": {LOCAL_PORTS_ANNOTATION: '{"8265": 4711}'}},
+            "spec": {"ports": [{"port": 8265}]},
+        },
+    )
+    assert finished(api, namespace, "one") == "Complete"
+    (pod,) = pods_of(core, namespace, "one")
+    assert core.read_namespaced_pod_log(pod.metadata.name, namespace).strip() == "http://127.0.0.1:4711/x"
 
 
 def test_a_pod_waits_for_a_secret_that_comes_later(api, core, namespace):

@@ -45,17 +45,18 @@ class Jobs:
             if any(ref["uid"] == metadata["uid"] for ref in pod["metadata"].get("ownerReferences") or [])
         ]
         phases = [(pod.get("status") or {}).get("phase", "Pending") for pod in pods]
-        succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
+        dead = [pod for pod, phase in zip(pods, phases, strict=True) if phase == "Failed"]
+        actions = [_action(spec, pod) for pod in dead]
+        succeeded, failed = phases.count("Succeeded"), len(dead) - actions.count("Ignore")
         active = [pod for pod, phase in zip(pods, phases, strict=True) if phase in ("Pending", "Running")]
         wanted = int(spec.get("completions", 1))
         verdict = None
         if succeeded >= wanted:
             verdict = ("Complete", "CompletionsReached", "")
         elif failed > int(spec.get("backoffLimit", DEFAULT_BACKOFF_LIMIT)):
-            words = next(
-                (p["status"].get("message", "") for p in pods if p["status"]["phase"] == "Failed"), ""
-            )
-            verdict = ("Failed", "BackoffLimitExceeded", words.strip()[-1000:])
+            verdict = ("Failed", "BackoffLimitExceeded", _words(dead[0]))
+        elif "FailJob" in actions:
+            verdict = ("Failed", "PodFailurePolicy", _words(dead[actions.index("FailJob")]))
         elif self._overdue(job):
             verdict = ("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
         if verdict or spec.get("suspend"):
@@ -119,6 +120,27 @@ class Jobs:
         if all(old.get(key) == value for key, value in status.items()):
             return
         self._access.set_status("Job", job["metadata"]["namespace"], job["metadata"]["name"], status)
+
+
+def _action(spec: Object, pod: Object) -> str:
+    """What the Job's podFailurePolicy says of a failed pod; only exit codes are looked at."""
+    codes = {
+        status["name"]: (status.get("state") or {}).get("terminated", {}).get("exitCode", 0)
+        for status in pod["status"].get("containerStatuses") or []
+    }
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
+        if not (wanted := rule.get("onExitCodes")):
+            continue
+        name = wanted.get("containerName")
+        found = [code for one, code in codes.items() if code and name in (None, one)]
+        among = [code in wanted["values"] for code in found]
+        if any(among) if wanted["operator"] == "In" else any(not each for each in among):
+            return rule["action"]
+    return "Count"
+
+
+def _words(pod: Object) -> str:
+    return pod["status"].get("message", "").strip()[-1000:]
 
 
 def _age_s(time_text: str) -> float:

@@ -19,6 +19,7 @@ from rehearsal.kube.access import Access, Cache
 from rehearsal.kube.controllers import raynode
 from rehearsal.kube.guard import guarded
 from rehearsal.kube.ports import Ports, accepts
+from rehearsal.kube.services import LOCAL_PORTS_ANNOTATION
 from rehearsal.kube.store import now
 from rehearsal.kube.volumes import decoded
 
@@ -43,6 +44,8 @@ class _State:
     vouched: frozenset[str] = frozenset()
     vouched_until: float = 0.0
     blocks: dict[str, range] = field(default_factory=dict)
+    # A service keeps its address when the pod behind it is replaced.
+    dashboard: range | None = None
 
 
 class RayClusters:
@@ -57,7 +60,8 @@ class RayClusters:
         """One pass over all RayClusters."""
         clusters = {cluster["metadata"]["uid"]: cluster for cluster in self._clusters.all()}
         for uid in set(self._states) - set(clusters):
-            for block in self._states.pop(uid).blocks.values():
+            state = self._states.pop(uid)
+            for block in [*state.blocks.values(), *filter(None, [state.dashboard])]:
                 self._ports.release(block)
         for uid, cluster in clusters.items():
             if "deletionTimestamp" not in cluster["metadata"]:
@@ -90,7 +94,7 @@ class RayClusters:
             if head is None:
                 if not leaving:
                     head = self._start(cluster, state, cluster["spec"]["headGroupSpec"], None, token)
-                    self._serve(cluster, raynode.ports_of(head))
+                    self._serve(cluster, head)
             else:
                 self._scale(cluster, state, head, workers, token)
         ready = head is not None and self._is_complete(cluster, state, head, workers)
@@ -120,6 +124,9 @@ class RayClusters:
     def _start(self, cluster: Object, state: _State, group: Object, head: Object | None, token) -> Object:
         block = self._ports.block(raynode.PORTS_PER_NODE)
         ports = raynode.node_ports(block)
+        if head is None:
+            state.dashboard = state.dashboard or self._ports.block(1)
+            ports["dashboard"] = state.dashboard[0]
         gcs_port = raynode.ports_of(head)["gcs"] if head else ports["gcs"]
         secret = _secret_name(cluster) if token else None
         pod = raynode.pod(cluster, group, ports, gcs_port, head=head is None, secret=secret)
@@ -171,8 +178,10 @@ class RayClusters:
             )
         return decoded(secret)["auth_token"].decode()
 
-    def _serve(self, cluster: Object, ports: dict[str, int]) -> None:
-        metadata = cluster["metadata"]
+    def _serve(self, cluster: Object, head: Object) -> None:
+        metadata, ports = cluster["metadata"], raynode.ports_of(head)
+        declared = raynode.declared_ports(cluster["spec"]["headGroupSpec"])
+        local = {str(number): ports[_ENDPOINTS[name]] for name, number in declared.items()}
         self._access.apply(
             "Service",
             {
@@ -180,6 +189,7 @@ class RayClusters:
                     "name": f"{metadata['name']}-head-svc",
                     "namespace": metadata["namespace"],
                     "labels": {"ray.io/cluster": metadata["name"], "ray.io/node-type": "head"},
+                    "annotations": {LOCAL_PORTS_ANNOTATION: json.dumps(local)},
                     "ownerReferences": [raynode.owner(cluster)],
                 },
                 "spec": {
@@ -211,6 +221,9 @@ class RayClusters:
         if alive is None:
             # The dashboard is slow on a busy machine; that says nothing about nodes that it vouched for.
             return state.vouched == names
+        if lost := [pod for pod in workers if pod["metadata"]["name"] in state.vouched - alive]:
+            # A raylet that hangs or is cut off: in the cluster its pod fails the liveness probe.
+            self._bury(state, lost, all_of=lost)
         state.vouched = names if names <= alive else frozenset()
         state.vouched_until = time.monotonic() + ASK_RAY_EVERY_S
         return bool(state.vouched)

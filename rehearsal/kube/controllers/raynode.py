@@ -32,6 +32,7 @@ _NAMED = (
     "autoscaler-metrics",
     "dashboard-metrics",
 )
+_KUBERAY_PORTS = {"client": 10001, "dashboard": 8265, "gcs-server": 6379, "metrics": 8080}
 PORTS_PER_NODE = len(_NAMED) + WORKER_PORTS
 # rayStartParams that the stand-in decides itself: they concern the pod's network and its daemons' life.
 _OWN_PARAMS = (
@@ -70,6 +71,13 @@ def node_ports(block: range) -> dict[str, int]:
 
 def ports_of(pod: Object) -> dict[str, int]:
     return json.loads(pod["metadata"]["annotations"][PORTS_ANNOTATION])
+
+
+def declared_ports(group: Object) -> dict[str, int]:
+    """The head's ports by name as the manifest has them: KubeRay's where the manifest leaves them out."""
+    container = group["template"]["spec"]["containers"][0]
+    found = {port["name"]: port["containerPort"] for port in container.get("ports") or [] if "name" in port}
+    return {name: found.get(name, number) for name, number in _KUBERAY_PORTS.items()}
 
 
 def resources(group: Object) -> dict[str, int]:
