@@ -35,7 +35,7 @@ COMMANDS = {
     "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
-    "train": ("cdk_app.train:train", "Watch and stop training runs."),
+    "train": ("cdk_app.train:train", "Submit, watch, resume and stop training runs."),
 }
 
 

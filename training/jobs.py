@@ -205,7 +205,7 @@ def follow(
     from aiohttp import ClientError
 
     client = _client(endpoint)
-    told = _Told(on_event)
+    told = Told(on_event)
     lost = 0
     while True:
         heard = told.heard
@@ -227,12 +227,14 @@ class _ListenerError(Exception):
     """What the listener raised, kept apart from what the connection raises."""
 
 
-class _Told:
+class Told:
     """Reports each event of a log once, also when the log is read again from its start."""
 
     def __init__(self, on_event: Callable[[Event], None]):
         self.heard = 0
         """Pieces of log that came, to see whether a connection was of any use."""
+        self.complete = False
+        """Set by whoever reads it, once there is no more to come."""
         self._on_event = on_event
         self._told = 0
         self.restart()
@@ -255,7 +257,7 @@ class _Told:
                     raise _ListenerError from error
 
 
-async def _watch(client: Any, submission_id: str, told: _Told, poll_s: float) -> Outcome:
+async def _watch(client: Any, submission_id: str, told: Told, poll_s: float) -> Outcome:
     """Follow the log over one connection until the job has ended.
 
     The whole log is asked for once, at the end: it also holds what the connection did not bring any more.
@@ -283,7 +285,7 @@ async def _watch(client: Any, submission_id: str, told: _Told, poll_s: float) ->
     return Outcome(status, message, log)
 
 
-async def _tail(client: Any, submission_id: str, told: _Told) -> None:
+async def _tail(client: Any, submission_id: str, told: Told) -> None:
     async for piece in client.tail_job_logs(submission_id):
         told.feed(piece)
 

@@ -5,6 +5,7 @@ The batch rules are those that SkyRL 0.4.0 really enforces, partly only after th
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -256,6 +257,14 @@ class Recipe(Section):
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe. Raises ConfigError with every fault of the file."""
     return toml_settings.load(path, Recipe, overrides)
+
+
+def parse(text: str, source: str) -> Recipe:
+    """A recipe that is no file here. Raises ConfigError as `load` does."""
+    try:
+        return toml_settings.parse(tomllib.loads(text), Recipe, source=source)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}", "name another with --recipe") from None
 
 
 def find(name: str, folder: Path) -> Path:

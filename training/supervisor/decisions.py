@@ -6,7 +6,10 @@ from typing import Any
 
 from training.jobs import Node
 from training.recipe import Recovery, Topology
-from training.supervisor.failure import Failure
+from training.supervisor.failure import Failure, Kind
+
+NODE_DEAD_S = 15.0
+"""Ray calls a node dead when it missed five checks, three seconds apart; until then it counts as alive."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def next_move(past: Past, recovery: Recovery) -> Retry | GiveUp:
         )
     if failure is None:
         return Retry(0.0)
-    return Retry(min(recovery.longest_backoff_s, recovery.backoff_s * 2.0**past.fruitless))
+    backoff_s = min(recovery.longest_backoff_s, recovery.backoff_s * 2.0**past.fruitless)
+    return Retry(max(backoff_s, NODE_DEAD_S if failure.kind is Kind.NODE_LOST else 0.0))
 
 
 def overspent(recovery: Recovery, spent_s: float, usd_per_hour: float | None) -> GiveUp | None:

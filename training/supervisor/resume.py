@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from training import lineage, recipe
 from training.errors import ConfigError
@@ -54,8 +54,15 @@ def require_allowed(run: str, found: Changes, *, resumed: bool) -> None:
     )
 
 
-def accept(run_dir: Path, new: Recipe, resume: str) -> Changes:
-    """Go on under `new`; what changed. Everything that says what the run's recipe is, says so afterwards.
+class Accepted(NamedTuple):
+    """What differs from the recipe so far, and whether a person asked for this just now."""
+
+    changes: Changes
+    is_new: bool
+
+
+def accept(run_dir: Path, new: Recipe, resume: str) -> Accepted:
+    """Go on under `new`; everything that says what the run's recipe is, says so afterwards.
 
     `resume` is a name for this one request of a person, "" when nobody asked: a supervisor that is started
     again for the same request does not count as another. Raises ConfigError as `require_allowed` does.
@@ -65,7 +72,8 @@ def accept(run_dir: Path, new: Recipe, resume: str) -> Changes:
         found = changes(old, new)
         require_allowed(run_dir.name, found, resumed=bool(resume))
         requests = manifest.setdefault("resumes", [])
-        if resume and resume not in [request["id"] for request in requests]:
+        is_new = bool(resume) and resume not in [request["id"] for request in requests]
+        if is_new:
             requests.append(
                 {
                     "id": resume,
@@ -78,7 +86,7 @@ def accept(run_dir: Path, new: Recipe, resume: str) -> Changes:
         # The driver reads the file: a crash between the two leaves the manifest's, and this is done again.
         recipe.write_resolved(new, run_dir / "recipe.json")
         manifest["recipe"] = new.model_dump(mode="json")
-    return found
+    return Accepted(found, is_new)
 
 
 def attempts_before(manifest: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ from training.supervisor.cluster import Cluster
 from training.supervisor.decisions import GiveUp, Past, Retry, lacking, next_move, overspent
 from training.supervisor.failure import Failure, Kind, classify
 from training.supervisor.record import Event, Record
+from training.supervisor.resume import Accepted
 from training.supervisor.tail import Tail
 
 POLL_S = 1.0
@@ -69,8 +70,8 @@ def supervise(
         if loop.is_finished():
             return Verdict("finished")
         with lease.owned(run_dir, holder):
-            changed = resuming.accept(run_dir, recipe, resume)
-        return loop.run(taken.token, ", ".join(changed))
+            accepted = resuming.accept(run_dir, recipe, resume)
+        return loop.run(taken.token, accepted)
     finally:
         with suppress(OSError, LockedError):
             lease.release(run_dir, holder)
@@ -106,16 +107,16 @@ class _Loop:
     def spent_s(self) -> float:
         return self.clock() - self.epoch
 
-    def run(self, token: int, changed: str) -> Verdict:
-        """`changed` names the keys of the recipe that a person changed."""
+    def run(self, token: int, accepted: Accepted) -> Verdict:
         past = self.record.read()
         before = len(self.record.rows) - len(past)
         if past and "failure" in past[-1]:
             # An earlier supervisor saw it; this one was started to go on from there.
             self.failure = Failure.of(Kind(past[-1]["failure"]), past[-1]["message"])
-        if changed:
-            self.record.say("recipe changed", token, changed)
-        attempt: _Attempt | GiveUp | None = self._left_over(token, adopt=not changed)
+        if accepted.changes:
+            self.record.say("recipe changed", token, ", ".join(accepted.changes))
+        attempt: _Attempt | GiveUp | None = self._left_over(token, adopt=not accepted.changes)
+        before_request = attempt if accepted.is_new else None
         while True:
             if attempt is None:
                 attempt = self._begin(self.record.rows[before:])
@@ -129,6 +130,9 @@ class _Loop:
                 return Verdict("finished")
             if isinstance(end, GiveUp):
                 attempt = end
+            elif attempt is before_request:
+                # However that one ended, it was then that a person asked to go on.
+                attempt = None
             elif end.kind is Kind.STOPPED:
                 self.record.say("stopped", token, end.message)
                 return Verdict("stopped", end.message, end.remedy)

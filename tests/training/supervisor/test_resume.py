@@ -57,7 +57,8 @@ def test_allowed_changes_are_recorded_and_used(world):
     assert world.supervise(recipe=changed, resume="request-1").finished
     (request,) = lineage.read(world.run_dir)["resumes"]
     assert request["id"] == "request-1"
-    assert request["changes"] == {"checkpoints.keep": [2, 5], "recovery.max_hours": [None, 3.0]}
+    kept = world.recipe.checkpoints.keep
+    assert request["changes"] == {"checkpoints.keep": [kept, 5], "recovery.max_hours": [None, 3.0]}
     assert (request["attempts_before"], request["exact"]) == (3, True)
     assert lineage.read_recipe(world.run_dir) == changed
     assert recipe.read_resolved(world.run_dir / "recipe.json") == changed
@@ -83,6 +84,26 @@ def test_attempts_are_counted_anew_when_a_person_resumes_but_not_when_a_supervis
     assert world.supervise(resume="two").outcome == "given up"
     assert len(world.attempts()) == 6
     assert world.supervise(resume="three").finished
+
+
+def test_a_run_that_was_stopped_goes_on_when_a_person_resumes_it_and_only_then(world, monkeypatch):
+    from tests.training.supervisor.test_supervise import die
+
+    world.script = [lambda w, token: w.after(20, w.end, token, "STOPPED", None), success]
+    die(world, monkeypatch)
+    world.wait(10)
+    assert world.supervise(resume="go on").finished
+    assert [row["outcome"] for row in world.attempts()] == ["stopped", "finished"]
+
+
+def test_a_run_that_was_stopped_stays_so_when_its_supervisor_is_started_again(world, monkeypatch):
+    from tests.training.supervisor.test_supervise import die
+
+    world.script = [lambda w, token: w.after(20, w.end, token, "STOPPED", None), success]
+    die(world, monkeypatch)
+    world.wait(10)
+    assert world.supervise().outcome == "stopped"
+    assert world.supervise().outcome == "given up"
 
 
 def test_a_job_of_the_old_recipe_is_replaced_not_adopted(world, monkeypatch):

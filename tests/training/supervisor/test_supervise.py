@@ -206,13 +206,26 @@ def test_a_job_that_somebody_stops_is_not_started_again(world):
 
 def test_waits_double_until_there_is_progress(world):
     world.begin_with(recovery__max_fruitless_attempts=9)
-    world.script = [lost(), lost(), lost(), lost(step=1), lost(), success]
+    full = {"errnos": ["ENOSPC"]}
+    world.script = [
+        *[failure("OSError: full", **full) for _ in range(3)],
+        failure("OSError: full", step=1, **full),
+        failure("OSError: full", **full),
+        success,
+    ]
     assert world.supervise().finished
     gaps = [
         later - earlier for earlier, later in zip(world.submitted_at, world.submitted_at[1:], strict=False)
     ]
     waits = [round(gap - 5, -1) for gap in gaps]
     assert waits == [20, 40, 60, 10, 20]
+
+
+def test_a_lost_node_is_given_the_time_that_ray_takes_to_call_it_dead(world):
+    world.script = [lost(step=1), success]
+    assert world.supervise().finished
+    first, second = world.submitted_at
+    assert second - first >= 5 + 15
 
 
 def test_a_crash_loop_ends_with_its_cause(world):
