@@ -7,20 +7,11 @@ from urllib.parse import urlsplit
 import boto3
 import click
 
-from training import lineage
-from training.checkpoints import copies
-from training.checkpoints.store import Identity, Store
+from training.checkpoints import copies, of_run
 from training.errors import ConfigError
 
 _run = click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-
-
-def store_of(run_dir: Path) -> Store:
-    """The checkpoints of a run folder."""
-    manifest = lineage.read(run_dir)
-    identity = Identity(run=manifest["run"], base=manifest["base"]["digest"])
-    return Store(run_dir / "checkpoints", identity, lineage.read_recipe(run_dir).checkpoints.keep)
 
 
 @click.group()
@@ -33,7 +24,7 @@ def checkpoints() -> None:
 @_as_json
 def check(run_dir: Path, as_json: bool) -> None:
     """Say from which step RUN_DIR would go on, and what is damaged. Exit code 1 when there is none."""
-    store = store_of(run_dir)
+    store = of_run(run_dir)
     found = store.newest()
     step = found.checkpoint.step if found.checkpoint else None
     if as_json:
@@ -52,7 +43,7 @@ def check(run_dir: Path, as_json: bool) -> None:
 def push(run_dir: Path, uri: str) -> None:
     """Copy the newest whole checkpoint of RUN_DIR to URI (s3://bucket/prefix)."""
     bucket, prefix = _parse(uri)
-    found = store_of(run_dir).newest()
+    found = of_run(run_dir).newest()
     if found.checkpoint is None:
         raise ConfigError(f"{run_dir} has no whole checkpoint", "see `skypod checkpoints check`")
     click.echo(copies.push(found.checkpoint, boto3.client("s3"), bucket, prefix))
@@ -64,7 +55,7 @@ def push(run_dir: Path, uri: str) -> None:
 def pull(run_dir: Path, uri: str) -> None:
     """Fetch the newest whole checkpoint below URI into RUN_DIR, unless a newer one is there."""
     bucket, prefix = _parse(uri)
-    found = copies.pull(store_of(run_dir), boto3.client("s3"), bucket, prefix)
+    found = copies.pull(of_run(run_dir), boto3.client("s3"), bucket, prefix)
     click.echo(f"goes on after step {found.step}: {found.folder}")
 
 

@@ -5,6 +5,7 @@ A follower reads either: the file where it shares the file system, the log throu
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,7 +29,9 @@ class EventLog:
         """To the job's log first, which has room when the run's file system has none."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, "attempt": self._attempt, **fields})
         if self._to_stdout:
-            print(f"{MARK}{line}", flush=True)
+            # In one piece: Ray's own threads write to the same log.
+            sys.stdout.write(f"{MARK}{line}\n")
+            sys.stdout.flush()
         with self._path.open("a") as file:
             file.write(line + "\n")
 
@@ -42,10 +45,11 @@ def _is_torn(path: Path) -> bool:
 
 
 def parse(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The events among the lines of a job's log."""
+    """The events among the lines of a job's log, where others may have written into a line."""
     for line in lines:
-        if line.startswith(MARK):
-            yield json.loads(line[len(MARK) :])
+        _, mark, rest = line.partition(MARK)
+        if mark and (event := decode(rest)):
+            yield event
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -56,9 +60,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def decode(line: str) -> dict[str, Any] | None:
-    """The event of one line of the file; None for a line that is none."""
+    """The event that a line begins with; None for a line that is none."""
     try:
-        event = json.loads(line)
+        event, _ = json.JSONDecoder().raw_decode(line)
     except ValueError:
         return None
     return event if isinstance(event, dict) and "event" in event else None

@@ -12,8 +12,8 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl_gym.envs import register
 
-from training import lineage
-from training.checkpoints.store import Fence, Identity, Store
+from training import checkpoints, lineage
+from training.checkpoints.store import Fence
 from training.errors import DataError
 from training.events import EventLog
 from training.files import write_json
@@ -30,8 +30,6 @@ from training.skyrl.ranks import ADAPTER, PolicyRank
 from training.skyrl.tracking import JsonlTracker
 from training.skyrl.trainer import MazeTrainer
 
-CHECKPOINTS = "checkpoints"
-
 
 class MazeExperiment(BasePPOExp):
     """SkyRL's experiment with our pieces in the places it provides for them."""
@@ -46,7 +44,7 @@ class MazeExperiment(BasePPOExp):
         fence: Fence,
     ):
         self.recipe, self.run_dir, self.backend, self.events = recipe, run_dir, backend, events
-        self.fence = fence
+        self.fence, self.store = fence, checkpoints.of_run(run_dir, fence)
         chosen = dict(backend.trainer_overrides)
         if recipe.rollout.engine == "skyrl-servers":
             chosen |= backend.server_overrides
@@ -65,13 +63,6 @@ class MazeExperiment(BasePPOExp):
             write_json(self.run_dir / "generation.json", {"allowed_token_ids": allowed})
             for params in (self.cfg.generator.sampling_params, self.cfg.generator.eval_sampling_params):
                 params.additional_kwargs = {"allowed_token_ids": allowed}
-
-    @property
-    def store(self) -> Store:
-        """The checkpoints of this run."""
-        manifest = lineage.read(self.run_dir)
-        identity = Identity(run=manifest["run"], base=manifest["base"]["digest"])
-        return Store(self.run_dir / CHECKPOINTS, identity, self.recipe.checkpoints.keep, self.fence)
 
     def get_train_dataset(self) -> TaskDataset:
         return TaskDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
