@@ -60,7 +60,7 @@ def main(
         # Read each time: a new head has a new token where its Secret was made anew.
         return Endpoint(dashboard, token_file.read_text().strip() if token_file else "")
 
-    cluster = RayCluster(endpoint, run_dir.name, f"{entrypoint} {run_dir}")
+    cluster = RayCluster(endpoint, entrypoint, run_dir)
     verdict = supervise(run_dir, cluster, chosen, resume=resume, usd_per_hour=usd_per_hour, show=_show)
     if not verdict.finished:
         _refuse(verdict.problem, verdict.remedy)

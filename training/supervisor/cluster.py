@@ -1,7 +1,9 @@
 """The Ray cluster as the supervisor sees it."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from training import jobs
@@ -37,18 +39,23 @@ class Cluster(Protocol):
 class RayCluster:
     """The cluster behind a dashboard. `endpoint` is asked each time: a new head may have a new address.
 
-    `entrypoint` is the driver's command line without the token.
+    `entrypoint` is the driver's command; the run's folder, as the head sees it, and the token come after it.
     """
 
     endpoint: Callable[[], Endpoint]
-    run: str
     entrypoint: str
+    run_dir: Path
+
+    @property
+    def run(self) -> str:
+        return self.run_dir.name
 
     def nodes(self) -> list[Node]:
         return jobs.nodes(self.endpoint())
 
     def submit(self, token: int) -> None:
-        jobs.submit(self.endpoint(), run=self.run, entrypoint=f"{self.entrypoint} {token}", attempt=token)
+        command = f"{self.entrypoint} {shlex.quote(str(self.run_dir))} {token}"
+        jobs.submit(self.endpoint(), run=self.run, entrypoint=command, attempt=token)
 
     def job_id(self, token: int) -> str:
         return jobs.job_id(self.run, token)

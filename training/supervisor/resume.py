@@ -40,18 +40,22 @@ def require_allowed(run: str, found: Changes, *, resumed: bool) -> None:
     refused = [key for key in found if not resumed or not (_within(key, EXACT) or _within(key, INEXACT))]
     if not refused:
         return
-    lines = "".join(f"\n  {key}: {old!r} -> {new!r}" for key, (old, new) in found.items())
     if not resumed:
         raise ConfigError(
-            f"run {run!r} exists already, with another recipe:{lines}",
+            f"run {run!r} exists already, with another recipe: {describe(found)}",
             f"resume it with the changed recipe: `skypod train resume {run} --recipe FILE`; or choose "
             "another run id",
         )
     raise ConfigError(
-        f"run {run!r} cannot be resumed with this recipe; changed:{lines}\n"
+        f"run {run!r} cannot be resumed with this recipe: {describe(found)}\n"
         f"what was trained under the old {', '.join(refused)} would not be what the recipe says",
         f"undo these, or start a new run; a resumed one may change {', '.join([*EXACT, *INEXACT])}",
     )
+
+
+def describe(found: Changes) -> str:
+    """One line for each key."""
+    return "".join(f"\n  {key}: {old!r} -> {new!r}" for key, (old, new) in found.items())
 
 
 class Accepted(NamedTuple):

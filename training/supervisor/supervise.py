@@ -114,7 +114,7 @@ class _Loop:
             # An earlier supervisor saw it; this one was started to go on from there.
             self.failure = Failure.of(Kind(past[-1]["failure"]), past[-1]["message"])
         if accepted.changes:
-            self.record.say("recipe changed", token, ", ".join(accepted.changes))
+            self.record.say("recipe changed", token, resuming.describe(accepted.changes))
         attempt: _Attempt | GiveUp | None = self._left_over(token, adopt=not accepted.changes)
         before_request = attempt if accepted.is_new else None
         while True:

@@ -62,7 +62,9 @@ def test_allowed_changes_are_recorded_and_used(world):
     assert (request["attempts_before"], request["exact"]) == (3, True)
     assert lineage.read_recipe(world.run_dir) == changed
     assert recipe.read_resolved(world.run_dir / "recipe.json") == changed
-    assert world.said("recipe changed") == ["checkpoints.keep, recovery.max_hours"]
+    assert world.said("recipe changed") == [
+        f"\n  checkpoints.keep: {kept} -> 5\n  recovery.max_hours: None -> 3.0"
+    ]
 
 
 def test_another_topology_is_allowed_and_said_to_be_inexact(world):
