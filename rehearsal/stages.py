@@ -15,13 +15,13 @@ from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import cost, deploy, laptop_image
 from rehearsal.progress import Stage
-from rehearsal.substrate import Folders, Substrate
+from rehearsal.substrate import DRIVER, Folders, Substrate
 from rehearsal.warm import WarmStart
 from serving import adapter, store
 from serving.client import ChatPolicy
 from stacks.manifests import rayservice
 from stacks.outputs import Outputs
-from training import events, jobs, lineage, plays, prepare
+from training import attempts, events, lease, lineage, plays, prepare
 from training.errors import DataError, SubstrateError
 from training.evaluate import (
     EvaluationRecord,
@@ -37,6 +37,8 @@ from training.gate.decision import Decision
 from training.jobs import Endpoint
 from training.plays import Play
 from training.recipe import Recipe
+from training.supervisor.cluster import RayCluster
+from training.supervisor.supervise import supervise
 
 CLUSTER = "skypod"
 SERVICE = "skypod-serve"
@@ -62,7 +64,6 @@ class Rehearsal:
     deployed: Outputs | None = None
     checks: list[Check] = field(default_factory=list)
     ray: Endpoint | None = None
-    submission: str = ""
     cluster_cost: dict[str, float] = field(default_factory=dict)
     served_url: str = ""
     adapter_name: str = ""
@@ -174,34 +175,30 @@ def make_run(r: Rehearsal, stage: Stage) -> None:
 
 
 def train(r: Rehearsal, stage: Stage) -> None:
-    """Submit the run as a Ray job and follow it to its end; one that was cut off before goes on."""
-    in_cluster = r.folders.shared / "runs" / r.run
+    """Supervise the run to its end, as the cluster's Job does; one that was cut off before goes on."""
+    ray = RayCluster(lambda: r.ray, DRIVER, r.folders.shared / "runs" / r.run)
+    # Whoever starts a rehearsal of a run that is there wants it to go on.
+    resume = lease.name_holder() if attempts.read(r.run_dir) else ""
     watch = cost.CpuWatch(r.folders.train_python)
     try:
         with watch:
-            r.submission = jobs.submit(
-                r.ray,
-                run=r.run,
-                entrypoint=f"python -m rehearsal.cpu.job {in_cluster}",
-            )
-            outcome = jobs.follow(r.ray, r.submission, _show(r, stage))
+            verdict = supervise(r.run_dir, ray, r.recipe, resume=resume, show=_show(stage))
     finally:
         spent = cost.of_attempt(watch.samples, events.read(r.run_dir / "events.jsonl"))
         cost.note(r.run_dir, spent, r.cluster_cost)
-    log = r.run_dir / "logs" / "job.log"
-    log.parent.mkdir(exist_ok=True)
-    log.write_text(outcome.log)
-    if not outcome.succeeded:
-        failure = _last_failure(r) or outcome.message
+    if not verdict.finished:
         raise SubstrateError(
-            f"the training job ended {outcome.status}: {failure}", f"read {r.run_dir}/logs/job.log"
+            f"the training was {verdict.outcome}: {verdict.problem}",
+            f"{verdict.remedy}; the logs of its attempts are in {r.run_dir}/logs",
         )
     for label in ("baseline", "final"):
         r.summaries[label] = read_json(r.run_dir / "evaluations" / f"{label}.summary.json")
-    stage.note = f"{rate(r.summaries['baseline'])} -> {rate(r.summaries['final'])}"
+    made = len(attempts.read(r.run_dir))
+    tail = f", in {made} attempts" if made > 1 else ""
+    stage.note = f"{rate(r.summaries['baseline'])} -> {rate(r.summaries['final'])}{tail}"
 
 
-def _show(r: Rehearsal, stage: Stage) -> Callable[[dict[str, Any]], None]:
+def _show(stage: Stage) -> Callable[[dict[str, Any]], None]:
     def show(event: dict[str, Any]) -> None:
         match event["event"]:
             case "stage":
@@ -212,13 +209,10 @@ def _show(r: Rehearsal, stage: Stage) -> Callable[[dict[str, Any]], None]:
                 gap = event.get("logprob_gap_mean", float("nan"))
                 text = f"train {event['train_solve_rate']:.0%}, gap {gap:.1e}"
                 stage.advance(event["step"], event["steps"], f"step {event['step']}/{event['steps']}: {text}")
+            case "supervisor":
+                stage.update(f"attempt {event['attempt']}: {event['what']}: {event['message']}")
 
     return show
-
-
-def _last_failure(r: Rehearsal) -> str:
-    failures = [e["message"] for e in events.read(r.run_dir / "events.jsonl") if e["event"] == "failed"]
-    return failures[-1] if failures else ""
 
 
 def ray_down(r: Rehearsal, stage: Stage) -> None:

@@ -20,6 +20,8 @@ from training.errors import SubstrateError
 
 MARK = "SKYPOD_REHEARSAL"
 """Environment variable of every process of a rehearsal, set to a value that no other rehearsal has."""
+DRIVER = "python -m rehearsal.cpu.job"
+"""What `skypod train submit` has to start here instead of training.run."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def running(folders: Folders, environment: Environment, crds_dir: Path | None) -
         kube.start()
         stack.callback(aws.stop)
         aws.start()
-        _write_shell(folders.shell, aws.env)
+        _write_shell(folders.shell, {**aws.env, "SKYPOD_ENTRYPOINT": DRIVER})
         stack.callback(folders.shell.unlink, missing_ok=True)
         yield Substrate(aws, kube)
 
