@@ -13,7 +13,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from training.errors import DataError
 from training.exports import CONFIG, WEIGHTS
@@ -38,13 +38,16 @@ class PolicyRank(FSDPPolicyWorkerBase):
 
     def save_checkpoint(self, ckpt_dir: str, tokenizer: Any = None) -> None:
         """Called on every rank; rank 0 writes the adapter as PEFT does, the optimizer, and the schedule."""
-        weights, moments = {}, {}
-        for name, parameter in self._trainable():
-            weights[name] = _whole(parameter)
-            for key, value in self.optimizer.state[parameter].items():
-                moments[f"{key}/{name}"] = _whole(value)
-        if dist.get_rank() == 0:
-            self._write(Path(ckpt_dir), weights, moments)
+        weights = dict(self._trainable())
+        moments = {
+            f"{key}/{name}": torch.as_tensor(value)
+            for name, parameter in weights.items()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+        whole = _gather(weights | moments)
+        if whole is not None:
+            parts = ({name: whole[name] for name in names} for names in (weights, moments))
+            self._write(Path(ckpt_dir), *parts)
         dist.barrier()
 
     def _write(self, folder: Path, weights: Mapping[str, Any], moments: Mapping[str, Any]) -> None:
@@ -95,10 +98,28 @@ class PolicyRank(FSDPPolicyWorkerBase):
         return {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
 
 
-def _whole(value: Any) -> torch.Tensor:
-    """A sharded tensor in one piece, in this process's memory."""
-    whole = value.full_tensor() if isinstance(value, DTensor) else torch.as_tensor(value)
-    return whole.detach().to("cpu", copy=True).contiguous()
+def _gather(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    """On rank 0 every tensor in one piece and in memory, elsewhere None.
+
+    All shards go in one message: one collective for each of hundreds of tensors takes longer than a step.
+    """
+    local, split = {}, set()
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            if tensor.device_mesh.ndim == 1 and tensor.placements == (Shard(0),):
+                split.add(name)
+                tensor = tensor.to_local()
+            else:
+                tensor = tensor.full_tensor()
+        local[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    shares: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object({name: local[name] for name in split}, shares)
+    if shares is None:
+        return None
+    return {
+        name: torch.cat([share[name] for share in shares]) if name in split else tensor
+        for name, tensor in local.items()
+    }
 
 
 def _shard(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
