@@ -136,7 +136,13 @@ def find(endpoint: Endpoint, submission_id: str) -> Job | None:
 
 def nodes(endpoint: Endpoint) -> list[Node]:
     """Every node that the cluster has or had. Raises SubstrateError when the head does not answer."""
-    rows = _ask(endpoint, "/api/v0/nodes?limit=1000")["data"]["result"]["result"]
+    answer = _ask(endpoint, "/api/v0/nodes?limit=1000") or {}
+    rows = ((answer.get("data") or {}).get("result") or {}).get("result")
+    if rows is None:  # its own answer while the control store is going down
+        raise SubstrateError(
+            f"the Ray dashboard at {endpoint.url} cannot list its nodes: {answer.get('msg')}",
+            "see the log of the Ray head",
+        )
     return [
         Node(row["node_name"], row["state"] == "ALIVE", int((row.get("resources_total") or {}).get("GPU", 0)))
         for row in rows
