@@ -446,3 +446,9 @@ def test_small_values_are_written_as_powers(value, text):
 )
 def test_seconds_are_written_as_people_say_them(seconds, text):
     assert html.seconds(seconds) == text
+
+
+def test_checkpoints_of_every_step_are_told_in_few_words(run_dir):
+    with editing(run_dir) as manifest:
+        manifest["checkpoints"] = [{"step": step} for step in (1, 2, 3, 6, 8, 9)] + [{}]
+    assert "1-3, 6, 8-9, ?" in text_of(run_dir)

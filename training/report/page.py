@@ -167,12 +167,21 @@ def _lineage(run: Run) -> list[tuple[str, str]]:
         elif key == "attempts":
             rows += [row for at, entry in enumerate(value, 1) for row in _flat(f"attempt {at}", entry)]
         elif key == "checkpoints":
-            rows.append(
-                ("checkpoints at steps", ", ".join(str(entry.get("step", "?")) for entry in value) or "none")
-            )
+            rows.append(("checkpoints at steps", _ranges([entry.get("step", "?") for entry in value])))
         else:
             rows += _flat(key, value)
     return rows
+
+
+def _ranges(steps: Iterable[Any]) -> str:
+    """1, 2, 3, 6 as "1-3, 6"; what is no number stays as it is."""
+    groups: list[list[Any]] = []
+    for step in steps:
+        if groups and isinstance(step, int) and groups[-1][-1] == step - 1:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return ", ".join(f"{g[0]}-{g[-1]}" if len(g) > 1 else str(g[0]) for g in groups) or "none"
 
 
 def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
