@@ -16,6 +16,7 @@ SERVING_MAY = {
     "training.environments",
     "training.render",
     "training.files",
+    "training.locks",
 }
 STACKS_MAY = {"training.metrics", "training.recipe", "training.errors", "training.toml_settings"}
 HEAVY = ("torch", "skyrl", "skyrl_gym", "vllm", "transformers", "peft")
