@@ -144,14 +144,15 @@ class _Loop:
     def _left_over(self, token: int, *, adopt: bool) -> _Attempt | None:
         """The attempt that an earlier supervisor left open; it is followed, whatever became of it."""
         row = self.record.rows[-1] if self.record.rows else {}
-        if not token or row.get("token") != token or "ended" in row or "job" not in row:
+        if not token or row.get("token") != token or "ended" in row:
             return None
-        attempt = _Attempt(token, row["job"], frozenset(row.get("dead_before", ())), self._tail())
+        job = self.cluster.job_id(token)
+        attempt = _Attempt(token, job, frozenset(row.get("dead_before", ())), self._tail())
         if not adopt:
             # Its driver has the old recipe; the next token fences it.
             self._close(attempt, Failure.of(Kind.STOPPED, "the recipe was changed"))
             return None
-        self.record.say("adopted", token, f"follows job {row['job']} of an earlier supervisor")
+        self.record.say("adopted", token, f"follows job {job} of an earlier supervisor")
         return attempt
 
     def _begin(self, past: list[dict[str, Any]]) -> _Attempt | GiveUp:
@@ -189,15 +190,16 @@ class _Loop:
             if missing != told:
                 told = missing
                 self.record.say("waiting", attempt.token if attempt else 0, missing)
-            if self.clock() - since >= limit_s:
-                if attempt:
-                    self._close(attempt, Failure.of(Kind.HEAD_LOST, f"not submitted: {missing}"))
-                return GiveUp(
+            gave_up = self._tick()
+            if gave_up is None and self.clock() - since >= limit_s:
+                gave_up = GiveUp(
                     f"no attempt could start for {limit_s:g} s: {missing}",
                     "see its pods and nodes; raise recovery.topology_timeout_s where nodes take longer",
                 )
-            if spent := self._tick():
-                return spent
+            if gave_up:
+                if attempt:  # its job may be there although nobody heard so
+                    self._close(attempt, self._stop(attempt, gave_up))
+                return gave_up
 
     def _not_ready(self, attempt: _Attempt | None) -> tuple[str, frozenset[str]]:
         """Why no job can start now, and which nodes are dead; jobs of earlier attempts are told to end."""

@@ -292,6 +292,20 @@ def test_a_submission_whose_answer_was_lost_is_not_made_twice(world):
     assert len(world.submitted_at) == len(world.attempts()) == 1
 
 
+def test_a_job_whose_submission_was_not_heard_of_is_stopped_when_the_run_is_given_up(world):
+    whole = world.submit
+
+    def submit(token: int) -> None:
+        whole(token)
+        world.kill_worker("worker-0")
+        raise SubstrateError("timed out", "")
+
+    world.submit = submit
+    assert "no attempt could start for 600 s: 2 of 3 workers" in world.supervise().problem
+    assert world.jobs[world.job_id(1)].status == "STOPPED"
+    assert [row["outcome"] for row in world.attempts()] == ["stopped"]
+
+
 def test_a_job_of_an_earlier_run_with_this_name_is_not_taken_for_ours(world):
     world.jobs[world.job_id(1)] = Job(world.job_id(1), world.run_dir.name, "SUCCEEDED", "", 0)
     world.script = [success]
