@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving import manifest, tensors
-from serving.base import Base, is_vision
+from serving.base import HEAD, Base, is_vision
 from serving.manifest import CONFIG, MANIFEST, WEIGHTS, Adapter
 from serving.peft_options import Options
 from training.errors import DataError
@@ -41,7 +41,8 @@ def package(
     """Turn the trainer's export into the folder `out/<name>` of three files, named by their content.
 
     `source` holds adapter_model.safetensors and adapter_config.json as PEFT writes them, `base_dir` is the
-    checkpoint that was trained on. Packaging the same export again gives the same bytes and the same name.
+    checkpoint that was trained on. Equal weights and options on an equal base have one name, whatever run
+    made them; a folder of that name that is there already stays, with the lineage that it has.
     Raises DataError for everything that `validate` would refuse.
     """
     limits = limits or Limits()
@@ -58,10 +59,8 @@ def package(
         rank=options.rank,
         alpha=options.alpha,
         targets=tuple(options.target),
-        parameters=sum(math.prod(tensor.shape) for tensor in weights.values()),
-        run_id=run_id,
-        evaluation_digest=evaluation_digest,
-        licence=licence,
+        parameters=_parameters(weights),
+        lineage={"run_id": run_id, "evaluation_digest": evaluation_digest, "licence": licence},
         files={name: manifest.sha256(content) for name, content in contents.items()},
     ).named(prefix)
     directory = out / adapter.name
@@ -90,7 +89,17 @@ def validate(directory: Path, base: Base, limits: Limits | None = None) -> Adapt
         raise DataError(f"{directory}: {CONFIG} and {MANIFEST} disagree on rank, alpha or targets")
     weights = tensors.parse(contents[WEIGHTS], str(directory / WEIGHTS))
     _check_weights(weights, options, base, limits, str(directory))
+    if adapter.parameters != _parameters(weights):
+        raise DataError(
+            f"{directory}: {MANIFEST} tells of {adapter.parameters} parameters, there are "
+            f"{_parameters(weights)}",
+            "package the adapter again",
+        )
     return adapter
+
+
+def _parameters(weights: Mapping[str, tensors.Tensor]) -> int:
+    return sum(math.prod(tensor.shape) for tensor in weights.values())
 
 
 def _check_weights(
@@ -102,6 +111,11 @@ def _check_weights(
             f"train with rank {limits.max_rank} or less, or raise the server's max_lora_rank",
         )
     modules = options.modules(base)
+    if HEAD in modules:
+        raise DataError(
+            f"{source}: the output head ({HEAD}) carries LoRA, which no test has shown a server to apply",
+            "leave it out of target_modules; all-linear does",
+        )
     vision = [module for module in modules if is_vision(module)]
     if vision and not limits.allow_vision:
         raise DataError(

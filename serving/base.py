@@ -9,6 +9,7 @@ from pathlib import Path
 from training.errors import DataError
 
 _CHUNK_BYTES = 4 * 2**20
+HEAD = "lm_head"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Base:
         their endings, and "all-linear" leaves out the output head.
         """
         if target == "all-linear":
-            chosen = {name for name in self.linears if name != "lm_head"}
+            chosen = {name for name in self.linears if name != HEAD}
         else:
             chosen = {name for name in self.linears if _matches(name, target)}
         return sorted(name for name in chosen if not (exclude and _matches(name, exclude)))
@@ -95,7 +96,7 @@ def _text(text: dict) -> dict[str, tuple[int, int]]:
         for index in range(text["num_hidden_layers"])
         for name, shape in layer.items()
     }
-    return layers | {"lm_head": (width, text["vocab_size"])}
+    return layers | {HEAD: (width, text["vocab_size"])}
 
 
 def _vision(vision: dict) -> dict[str, tuple[int, int]]:

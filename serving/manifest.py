@@ -1,4 +1,4 @@
-"""adapter.json: what an adapter is, where it came from, and the name that follows from both."""
+"""adapter.json: what an adapter is, the name that follows from that, and where it came from."""
 
 import hashlib
 import json
@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from training.errors import DataError
+from training.files import parse_json
 
 WEIGHTS, CONFIG, MANIFEST = "adapter_model.safetensors", "adapter_config.json", "adapter.json"
 FILES = (WEIGHTS, CONFIG, MANIFEST)
-FORMAT = "skypod-adapter-1"
+LINEAGE = ("run_id", "evaluation_digest", "licence")
+FORMAT = "skypod-adapter-2"
 MAX_JSON_BYTES = 4 * 2**20
 MAX_WEIGHTS_BYTES = 2 * 2**30
 NAME_DIGITS = 12
@@ -28,8 +30,9 @@ _AGAIN = "package the adapter again"
 class Adapter:
     """The content of adapter.json.
 
-    `digest` covers every other field but the name, and through `files` all bytes; `name` ends in its first
-    12 digits. Digests are SHA-256 in hexadecimal.
+    `digest` covers what the adapter computes, through `files` all bytes; `name` ends in its first 12 digits.
+    `lineage` says where it came from and is no part of either: two runs that make equal weights make one
+    adapter. `checksum` covers all other fields. Digests are SHA-256 in hexadecimal.
     """
 
     base_digest: str
@@ -37,24 +40,26 @@ class Adapter:
     alpha: float
     targets: tuple[str, ...]
     parameters: int
-    run_id: str
-    evaluation_digest: str
-    licence: str
+    lineage: Mapping[str, str]
     files: Mapping[str, str]
     name: str = ""
     digest: str = ""
+    checksum: str = ""
     format: str = FORMAT
 
     def named(self, prefix: str) -> "Adapter":
         """The same with the digest and name that follow from its content."""
         if not _PREFIX.fullmatch(prefix):
             raise DataError(f"an adapter's name cannot begin with {prefix!r}", "use a-z, 0-9 and -")
-        digest = self._content_digest()
-        return replace(self, digest=digest, name=f"{prefix}-{digest[:NAME_DIGITS]}")
+        digest = self._digest(*_OF_NO_CONTENT)
+        named = replace(self, digest=digest, name=f"{prefix}-{digest[:NAME_DIGITS]}")
+        return replace(named, checksum=named._digest("checksum"))
 
     def to_json(self) -> dict[str, object]:
         """All fields, as in adapter.json and for a run's manifest."""
-        return asdict(self) | {"targets": list(self.targets), "files": dict(self.files)}
+        return asdict(replace(self, files=dict(self.files), lineage=dict(self.lineage))) | {
+            "targets": list(self.targets)
+        }
 
     def encode(self) -> bytes:
         """The bytes of adapter.json."""
@@ -67,18 +72,26 @@ class Adapter:
             if found != expected:
                 raise DataError(f"{source}: {name} has digest {found}, expected {expected}", "copy it again")
 
-    def _content_digest(self) -> str:
-        content = {key: value for key, value in self.to_json().items() if key not in ("name", "digest")}
+    def _digest(self, *without: str) -> str:
+        content = {key: value for key, value in self.to_json().items() if key not in without}
         return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
-_TYPES = {"rank": int, "parameters": int, "alpha": (int, float), "targets": list, "files": dict}
+_OF_NO_CONTENT = ("name", "digest", "checksum", "lineage")
+_TYPES = {
+    "rank": int,
+    "parameters": int,
+    "alpha": (int, float),
+    "targets": list,
+    "files": dict,
+    "lineage": dict,
+}
 
 
 def parse(content: bytes, source: str) -> Adapter:
     """Read adapter.json; raises DataError unless every field is sound and digest and name follow from it."""
     try:
-        manifest = json.loads(content)
+        manifest = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{source} is not JSON ({error})", _AGAIN) from error
     names = {field.name for field in fields(Adapter)}
@@ -88,13 +101,17 @@ def parse(content: bytes, source: str) -> Adapter:
         if not isinstance(manifest[name], _TYPES.get(name, str)) or isinstance(manifest[name], bool):
             raise DataError(f"{source}: {name} is {str(manifest[name])[:80]!r}", _AGAIN)
     adapter = Adapter(**{**manifest, "targets": tuple(manifest["targets"])})
+    if set(adapter.lineage) != set(LINEAGE) or not all(isinstance(v, str) for v in adapter.lineage.values()):
+        raise DataError(f"{source}: lineage is {str(dict(adapter.lineage))[:80]}", _AGAIN)
     if set(adapter.files) != {WEIGHTS, CONFIG}:
         raise DataError(f"{source} lists the files {sorted(adapter.files)}", _AGAIN)
     if not _HEX.fullmatch(adapter.base_digest):
         raise DataError(f"{source}: base_digest is {adapter.base_digest!r}", "expected 64 hexadecimal digits")
     prefix = adapter.name[: -NAME_DIGITS - 1]
     if not _PREFIX.fullmatch(prefix) or adapter != adapter.named(prefix):
-        raise DataError(f"{source}: name {adapter.name!r} or digest does not follow from the content", _AGAIN)
+        raise DataError(
+            f"{source}: name {adapter.name!r}, digest or checksum does not follow from the content", _AGAIN
+        )
     return adapter
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from serving.base import Base, is_vision
 from training.errors import DataError
+from training.files import parse_json
 
 # Options that a plain adapter fixes, with the values under which training and serving agree.
 _REQUIRED: dict[str, tuple[object, ...]] = {
@@ -49,7 +50,7 @@ class Options:
     def parse(cls, content: bytes, source: str) -> "Options":
         """Read adapter_config.json; raises DataError that names the first option that is not plain LoRA."""
         try:
-            config = json.loads(content)
+            config = parse_json(content)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{source} is not JSON ({error})") from error
         if not isinstance(config, dict):

@@ -17,14 +17,24 @@ from training.errors import DataError, SubstrateError
 def upload(directory: Path, s3: Any, bucket: str, prefix: str) -> str:
     """Copy a packaged adapter to s3://bucket/prefix/<name>/ and return that address, without a last slash.
 
-    Uploading again, also after an interruption, completes what is missing. Raises DataError if other bytes
-    lie under one of the names, SubstrateError if S3 cannot be reached or refuses. `s3` is a boto3 client.
+    Uploading again, also after an interruption, completes what is missing. Of two runs that made the same
+    adapter the first one's lineage stays. Raises DataError if other bytes lie under one of the names,
+    SubstrateError if S3 cannot be reached or refuses. `s3` is a boto3 client.
     """
     adapter, contents = manifest.read_folder(directory, MAX_WEIGHTS_BYTES)
     folder = _folder(prefix, adapter.name)
     # The manifest goes last: a folder that has one is complete.
     for name in (WEIGHTS, CONFIG, MANIFEST):
-        _put_once(s3, bucket, f"{folder}/{name}", contents[name])
+        key = f"{folder}/{name}"
+        found = _put_once(s3, bucket, key, contents[name])
+        same = found == contents[name]
+        if name == MANIFEST and not same:
+            same = manifest.parse(found, f"s3://{bucket}/{key}").digest == adapter.digest
+        if not same:
+            raise DataError(
+                f"s3://{bucket}/{key} exists with other content; nothing was overwritten",
+                "adapters are immutable: package the new weights, which gives them their own name",
+            )
     return f"s3://{bucket}/{folder}"
 
 
@@ -66,7 +76,8 @@ def names(s3: Any, bucket: str, prefix: str) -> list[str]:
     return sorted(folder for folder, files in found.items() if files >= set(FILES))
 
 
-def _put_once(s3: Any, bucket: str, key: str, content: bytes) -> None:
+def _put_once(s3: Any, bucket: str, key: str, content: bytes) -> bytes:
+    """Write an object unless there is one; what then lies there."""
     try:
         s3.put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")
     except ClientError as error:
@@ -75,11 +86,7 @@ def _put_once(s3: Any, bucket: str, key: str, content: bytes) -> None:
             raise _unavailable(f"s3://{bucket}/{key}", error) from error
     except BotoCoreError as error:
         raise _unavailable(f"s3://{bucket}/{key}", error) from error
-    if _get(s3, bucket, key, MAX_WEIGHTS_BYTES) != content:
-        raise DataError(
-            f"s3://{bucket}/{key} exists with other content; nothing was overwritten",
-            "adapters are immutable: package the new weights, which gives them their own name",
-        )
+    return _get(s3, bucket, key, MAX_WEIGHTS_BYTES)
 
 
 def _get(s3: Any, bucket: str, key: str, max_bytes: int) -> bytes:

@@ -2,6 +2,7 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,12 @@ def test_a_package_is_named_by_content_and_says_what_it_is(export, base_dir, bas
     ]
     assert adapter.name == f"maze-{adapter.digest[:12]}"
     assert adapter.base_digest == base.digest
-    assert (adapter.rank, adapter.alpha, adapter.run_id) == (4, 8, "run-1")
+    assert (adapter.rank, adapter.alpha) == (4, 8)
+    assert adapter.lineage == {
+        "run_id": "run-1",
+        "evaluation_digest": "e" * 64,
+        "licence": "Apache-2.0",
+    }
     assert adapter.targets == (
         "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj",
     )  # fmt: skip
@@ -59,12 +65,24 @@ def test_packaging_again_gives_the_same_bytes(export, base_dir, base, tmp_path):
     assert packaged(export, base_dir, tmp_path / "one")[1] == first
 
 
-def test_other_weights_or_another_run_have_another_name(export, base_dir, base, tmp_path):
+def test_other_weights_options_or_base_have_another_name(export, base_dir, base, tmp_path):
     adapter, _ = packaged(export, base_dir, tmp_path / "out")
     other = write_export(tmp_path / "other", language_weights(base, seed=1))
-    assert packaged(other, base_dir, tmp_path / "out")[0].name != adapter.name
-    again = package(export, tmp_path / "out", base_dir=base_dir, run_id="run-2", evaluation_digest="e" * 64)
-    assert again.name != adapter.name
+    hotter = write_export(tmp_path / "hotter", language_weights(base), {**EXPORTED, "lora_alpha": 16})
+    names = {packaged(each, base_dir, tmp_path / "out")[0].name for each in (other, hotter)}
+    (base_dir / "config.json").write_text(json.dumps({**CONFIG, "extra": 1}))
+    names.add(packaged(export, base_dir, tmp_path / "out")[0].name)
+    assert len(names | {adapter.name}) == 4
+
+
+def test_two_runs_that_make_the_same_adapter_make_one(export, base_dir, base, tmp_path):
+    first, directory = packaged(export, base_dir, tmp_path / "one")
+    lineage = {"run_id": "run-2", "evaluation_digest": "f" * 64, "licence": "MIT"}
+    second = package(export, tmp_path / "two", base_dir=base_dir, **lineage)
+    assert (second.name, second.digest, second.files) == (first.name, first.digest, first.files)
+    assert (second.lineage, second.checksum != first.checksum) == (lineage, True)
+    assert package(export, tmp_path / "one", base_dir=base_dir, **lineage) == first
+    assert validate(directory, base) == first
 
 
 def test_bfloat16_weights_stay_bfloat16(base_dir, base, tmp_path):
@@ -153,6 +171,7 @@ def test_wrong_weights_are_refused_before_packaging_and_after(kind, reason, expo
         ({"auto_mapping": {"parent_library": "os"}}, "auto_mapping"),
         ({"an_option_of_tomorrow": 1}, "an_option_of_tomorrow"),
         ({"target_modules": ["c_attn"]}, "match no linear layer"),
+        ({"target_modules": ["q_proj", "lm_head"], "exclude_modules": None}, "output head"),
         ({"target_modules": []}, "target_modules is"),
         ({"target_modules": "(", "exclude_modules": None}, "not a regular expression"),
         ({"target_modules": "a" * 301}, "target_modules is"),
@@ -199,6 +218,27 @@ def test_a_pattern_in_a_package_is_never_run(export, base_dir, base, tmp_path):
     hostile = json.loads((directory / "adapter_config.json").read_text()) | {"target_modules": "(a+)+b"}
     with pytest.raises(DataError, match="as a pattern"):
         validate(resigned(directory, manifest.CONFIG, json.dumps(hostile).encode()), base)
+
+
+def test_a_manifest_that_miscounts_is_refused(export, base_dir, base, tmp_path):
+    adapter, directory = packaged(export, base_dir, tmp_path / "out")
+    contents = {file: (directory / file).read_bytes() for file in adapter.files}
+    forged = replace(adapter, parameters=adapter.parameters + 1).named("maze")
+    manifest.write_folder(tmp_path / forged.name, {**contents, "adapter.json": forged.encode()})
+    with pytest.raises(DataError, match="tells of"):
+        validate(tmp_path / forged.name, base)
+
+
+@pytest.mark.parametrize("name", [manifest.CONFIG, manifest.MANIFEST])
+def test_what_is_named_twice_is_refused(name, export, base_dir, base, tmp_path):
+    _, directory = packaged(export, base_dir, tmp_path / "out")
+    content = (
+        (directory / name).read_bytes().replace(b"{", b'{"r": 4, "r": 4, "format": "", "format": "",', 1)
+    )
+    forged = resigned(directory, name, content) if name == manifest.CONFIG else directory
+    (forged / name).write_bytes(content)
+    with pytest.raises(DataError, match="is there twice"):
+        validate(forged, base)
 
 
 def tamper(directory: Path, kind: str) -> None:
@@ -291,3 +331,40 @@ def test_no_mutation_behind_a_forged_manifest_crashes(export, base_dir, base, tm
             continue
         finally:
             shutil.rmtree(forged)
+
+
+VALUES = (None, True, -1, 0, 4, 10**30, 1e400, "", "4", "../x", "a" * 400, [], [4], ["q_proj"], {}, {"a": 1})
+
+
+def test_nothing_that_passes_breaks_the_rules_whatever_is_forged(export, base_dir, base, tmp_path):
+    """Options and tensor headers get values of every kind; what passes is checked by other means."""
+    _, directory = packaged(export, base_dir, tmp_path / "out")
+    draw, passed = random.Random(17), 0
+    options = json.loads((directory / manifest.CONFIG).read_text())
+    weights = (directory / manifest.WEIGHTS).read_bytes()
+    length = int.from_bytes(weights[:8], "little")
+    header, body = json.loads(weights[8 : 8 + length]), weights[8 + length :]
+    for _ in range(300):
+        if draw.random() < 0.5:
+            changed = {**options, draw.choice([*options, "new_option"]): draw.choice(VALUES)}
+            forged = resigned(directory, manifest.CONFIG, json.dumps(changed).encode())
+        else:
+            tensor = draw.choice([*header])
+            entry = {**header[tensor], draw.choice(["dtype", "shape", "data_offsets"]): draw.choice(VALUES)}
+            text = json.dumps({**header, draw.choice([tensor, "another"]): entry}).encode()
+            content = len(text).to_bytes(8, "little") + text + body
+            forged = resigned(directory, manifest.WEIGHTS, content)
+        try:
+            validate(forged, base)
+        except DataError:
+            continue
+        else:
+            passed += 1
+            said = json.loads((forged / manifest.CONFIG).read_text())
+            neutral = ("bias", "lora_alpha", "peft_type", "r", "target_modules", "task_type")
+            assert {key: said[key] for key in neutral} == {key: options[key] for key in neutral}
+            assert (forged / manifest.WEIGHTS).read_bytes() == weights
+        finally:
+            if forged != directory:
+                shutil.rmtree(forged)
+    assert passed > 20

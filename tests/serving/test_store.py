@@ -48,6 +48,16 @@ def test_an_interrupted_upload_is_invisible_and_can_be_completed(s3, directory, 
     assert store.names(s3, "artifacts", "adapters") == [directory.name]
 
 
+def test_the_adapter_of_two_runs_is_stored_once_with_the_lineage_of_the_first(
+    s3, directory, export, base_dir, tmp_path
+):
+    store.upload(directory, s3, "artifacts", "adapters")
+    package(export, tmp_path / "again", base_dir=base_dir, run_id="another", evaluation_digest="f")
+    assert store.upload(tmp_path / "again" / directory.name, s3, "artifacts", "adapters")
+    back = store.download(directory.name, tmp_path / "fetched", s3, "artifacts", "adapters")
+    assert (back / "adapter.json").read_bytes() == (directory / "adapter.json").read_bytes()
+
+
 def test_other_content_under_the_name_is_never_overwritten(s3, directory):
     key = f"adapters/{directory.name}/adapter_model.safetensors"
     s3.put_object(Bucket="artifacts", Key=key, Body=b"someone else's")
