@@ -300,6 +300,12 @@ def describe(event: dict[str, Any]) -> str:
             gap = f"gap {event.get('logprob_gap_mean', float('nan')):.1e}"
             rate = f"train {event['train_solve_rate']:.1%}"
             return f"step {event['step']}/{event['steps']}: {rate}, {gap}, {event['step_seconds']:.1f} s"
+        case "phase":
+            return f"step {event['step']}: {event['name']}"
+        case "resumed":
+            return f"goes on after step {event['step']}"
+        case "passed_over":
+            return f"passed over: {event['message']}"
         case "checkpoint":
             return f"checkpoint of step {event['step']}: {event.get('folder', '')}".rstrip(": ")
         case "supervisor":
