@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ministack.core.responses import AccountRegionScopedDict
@@ -111,6 +112,34 @@ class HyperPod(Governance, Studio, Service):
                 return {"NodeDetails": node}
         raise ApiError("ResourceNotFound", f"Node {params.get('NodeId')} not found")
 
+    def batch_reboot_cluster_nodes(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._for_each_node(params, lambda cluster, node_id: None)
+
+    def batch_replace_cluster_nodes(self, params: dict[str, Any]) -> dict[str, Any]:
+        def replace(cluster: dict[str, Any], node_id: str) -> None:
+            """The node's successor has another id; the old one is known no more."""
+            cluster["_replaced"] = [*cluster.get("_replaced", []), node_id]
+
+        return self._for_each_node(params, replace)
+
+    def _for_each_node(
+        self, params: dict[str, Any], act: Callable[[dict[str, Any], str], None]
+    ) -> dict[str, Any]:
+        cluster = self._find(params["ClusterName"])
+        nodes = self.list_cluster_nodes({"ClusterName": cluster["ClusterName"]})["ClusterNodeSummaries"]
+        statuses = {node["InstanceId"]: node["InstanceStatus"]["Status"] for node in nodes}
+        successful, failed = [], []
+        for node_id in params.get("NodeIds", []):
+            status = statuses.get(node_id)
+            if status == "Running":
+                act(cluster, node_id)
+                successful.append(node_id)
+                continue
+            code = "InvalidInstanceStatus" if status else "InstanceIdNotFound"
+            message = f"Node {node_id} is {status or 'no node of this cluster'}"
+            failed.append({"NodeId": node_id, "ErrorCode": code, "Message": message})
+        return {"Successful": successful, "Failed": failed}
+
     def list_tags(self, params: dict[str, Any]) -> dict[str, Any]:
         wanted = params["ResourceArn"]
         for held in (self.clusters, self.schedulers, self.quotas, self.domains, self.profiles):
@@ -181,18 +210,24 @@ def _started(group: dict[str, Any], status: str) -> dict[str, Any]:
 def _nodes(cluster: dict[str, Any], group: dict[str, Any]) -> list[dict[str, Any]]:
     nodes = []
     for index in range(group["TargetCount"]):
-        seed = f"{cluster['ClusterArn']}/{group['InstanceGroupName']}/{index}"
+        node_id = _node_id(f"{cluster['ClusterArn']}/{group['InstanceGroupName']}/{index}")
+        while node_id in cluster.get("_replaced", []):
+            node_id = _node_id(node_id)
         running = index < group["CurrentCount"]
         nodes.append(
             {
                 "InstanceGroupName": group["InstanceGroupName"],
-                "InstanceId": "i-" + hashlib.sha256(seed.encode()).hexdigest()[:17],
+                "InstanceId": node_id,
                 "InstanceType": group.get("InstanceType"),
                 "LaunchTime": cluster["CreationTime"],
                 "InstanceStatus": {"Status": "Running" if running else "Pending"},
             }
         )
     return nodes
+
+
+def _node_id(seed: str) -> str:
+    return "i-" + hashlib.sha256(seed.encode()).hexdigest()[:17]
 
 
 def register(hyperpod: HyperPod) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 Object = dict[str, Any]
 _SHIM = Path(__file__).with_name("shim.py")
 POD_UID_ENV = "SKYPOD_POD_UID"
+CGROUPS_ENV = "SKYPOD_CGROUPS"
+"""Of the kubelet: a folder of control groups, in which each pod then gets one by the name of its uid."""
 
 
 class Container:
@@ -34,8 +36,10 @@ class Container:
         self._misses = 0
         self.started_at = time.time()
         self.exit_code: int | None = None
-        remove = ["--remove", doomed] if doomed else []
-        argv = [sys.executable, "-I", "-S", str(_SHIM), *remove, "--", *command]
+        options = ["--remove", doomed] if doomed else []
+        if groups := os.environ.get(CGROUPS_ENV):
+            options += ["--cgroup", os.path.join(groups, env[POD_UID_ENV])]
+        argv = [sys.executable, "-I", "-S", str(_SHIM), *options, "--", *command]
         with log_file.open("ab") as log:
             # The command comes from the pod's manifest: running it is the kubelet's purpose.
             self._process = subprocess.Popen(

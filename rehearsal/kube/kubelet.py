@@ -96,7 +96,7 @@ class Kubelet:
 
     def sync(self) -> None:
         """One pass: start what is new, report what changed, end what is deleted."""
-        present = {pod["metadata"]["uid"]: pod for pod in self._pods.all()}
+        present = {pod["metadata"]["uid"]: pod for pod in self._pods.all() if _is_mine(pod)}
         for uid, pod in present.items():
             if uid not in self._runs:
                 if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -270,6 +270,11 @@ class Kubelet:
             broken = run.init if failed_init else next(c for c in containers if c.exit_code)
             status["message"] = _last_words(run.folder / f"{broken.name}.log")
         return status
+
+
+def _is_mine(pod: Object) -> bool:
+    """Not one that was bound to another node: that node's kubelet would have it."""
+    return pod["spec"].get("nodeName", NODE_NAME) == NODE_NAME
 
 
 def short_link(folder: Path) -> str:

@@ -1,8 +1,8 @@
 """Runs one container's command and answers for every process that comes out of it.
 
-Run as a script by the kubelet: `shim.py [--remove DIR] -- COMMAND...`, standard library only. It ends the
-whole family of the command when it gets SIGTERM, when the command ends, or when its standard input closes,
-which also happens when the kubelet is killed. The command's exit status becomes its own.
+Run by the kubelet as `shim.py [--remove DIR] [--cgroup DIR] -- COMMAND...`, standard library only. It ends
+the whole family of the command when it gets SIGTERM, when the command ends, or when its standard input
+closes, which also happens when the kubelet is killed. The command's exit status becomes its own.
 """
 
 from __future__ import annotations
@@ -77,8 +77,13 @@ def end_family(main: subprocess.Popen, grace_s: float) -> None:
 
 def main(arguments: list[str]) -> int:
     split = arguments.index("--")
-    options, command = arguments[:split], arguments[split + 1 :]
-    doomed = options[1] if options[:1] == ["--remove"] else None
+    options = dict(zip(arguments[:split:2], arguments[1:split:2], strict=True))
+    command = arguments[split + 1 :]
+    doomed = options.get("--remove")
+    if group := options.get("--cgroup"):
+        os.makedirs(group, exist_ok=True)
+        with open(os.path.join(group, "cgroup.procs"), "w") as file:
+            file.write("0")  # this process, and whatever comes out of it
     # Orphans of the command (Ray's daemons among them) become children of this process, not of init.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
