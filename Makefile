@@ -4,14 +4,16 @@ RECIPE ?= rehearsal
 KEEP ?=
 RUN ?=
 SEEDS ?= 0,1,2
+KILLS ?= 30
+SEED ?= 0
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
 HEAVY := emulator or ray or skyrl or vllm or slow
-WHOLE := tests/rehearsal tests/skyrl
+WHOLE := tests/rehearsal tests/skyrl tests/drills
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse sweep warm-start stop test test-whole test-parts test-fast lint synth clean
+.PHONY: help install rehearse sweep drill warm-start stop test test-whole test-parts test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -30,6 +32,9 @@ rehearse: install ## The whole job on this machine (RECIPE=smoke for the short o
 
 sweep: install ## The recipe under several seeds, one after another (SEEDS=0,1,2); run again to go on
 	@$(BIN)/skypod sweep $(RECIPE) --seeds $(SEEDS)
+
+drill: install ## Runs under faults against one without (KILLS=30 SEED=0), an hour or so; run again to go on
+	@$(BIN)/skypod drill --kills $(KILLS) --seed $(SEED)
 
 warm-start: install ## Make the tiny base policy of the rehearsal anew
 	@$(BIN)/python -m rehearsal.warm

@@ -30,6 +30,7 @@ COMMANDS = {
         "cdk_app.doctor.command:doctor",
         "Check account, quotas, versions, cost and memory before deploying or submitting.",
     ),
+    "drill": ("rehearsal.drills.command:drill", "Kill, hang and damage runs on purpose, and compare."),
     "evaluate": ("cdk_app.evaluate:evaluate", "Play a split of a run with any policy."),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),

@@ -1,0 +1,56 @@
+"""A wall clock that jumps: `python -m rehearsal.drills.clock FILE MODULE ARGUMENTS...` runs MODULE with it.
+
+FILE holds by how many seconds the clock of MODULE's Python code is ahead, 0 where it is not there. The
+machine's own clock is everybody's, and Linux gives no process a wall clock of its own; the C++ code of Ray
+and vLLM, and the kernel that dates files, go by the machine's.
+"""
+
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+from training.files import write_atomic
+
+FILE = "clock-offset"
+"""In the run folder."""
+
+
+def jump(run_dir: Path, seconds: float) -> None:
+    """Move the clock of the run's driver and supervisor, and date the run's files as far the other way: with
+    a clock that went back, they are of the future."""
+    write_atomic(run_dir / FILE, str(seconds))
+    date = time.time() - seconds
+    for path in [run_dir / "lease.json", *(run_dir / "checkpoints").rglob("*")]:
+        os.utime(path, (date, date))
+
+
+def install(path: Path) -> None:
+    """Give this process the clock of `path`."""
+    true_time, true_time_ns, true_gmtime, true_localtime = (
+        time.time,
+        time.time_ns,
+        time.gmtime,
+        time.localtime,
+    )
+
+    def ahead() -> float:
+        try:
+            return float(path.read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    def shifted() -> float:
+        return true_time() + ahead()
+
+    time.time = shifted
+    time.time_ns = lambda: true_time_ns() + int(ahead() * 1e9)
+    time.gmtime = lambda seconds=None: true_gmtime(shifted() if seconds is None else seconds)
+    time.localtime = lambda seconds=None: true_localtime(shifted() if seconds is None else seconds)
+
+
+if __name__ == "__main__":
+    install(Path(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
