@@ -4,7 +4,7 @@ RECIPE ?= rehearsal
 KEEP ?=
 RUN ?=
 SEEDS ?= 0,1,2
-KILLS ?= 30
+KILLS ?= 40
 SEED ?= 0
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
@@ -33,7 +33,7 @@ rehearse: install ## The whole job on this machine (RECIPE=smoke for the short o
 sweep: install ## The recipe under several seeds, one after another (SEEDS=0,1,2); run again to go on
 	@$(BIN)/skypod sweep $(RECIPE) --seeds $(SEEDS)
 
-drill: install ## Runs under faults against one without (KILLS=30 SEED=0), an hour or so; run again to go on
+drill: install ## Runs under faults against one without (KILLS=40 SEED=0), an hour or so; run again to go on
 	@$(BIN)/skypod drill --kills $(KILLS) --seed $(SEED)
 
 warm-start: install ## Make the tiny base policy of the rehearsal anew

@@ -22,7 +22,7 @@ from rehearsal.stages import CLUSTER, Rehearsal
 
 @click.command()
 @click.option("--recipe", "recipe_name", default="drill", show_default=True, help="Recipe by name or path.")
-@click.option("--kills", type=click.IntRange(1, 1000), default=30, show_default=True, help="How many faults.")
+@click.option("--kills", type=click.IntRange(1, 1000), default=40, show_default=True, help="How many faults.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the campaign.")
 @click.option("--fault", "faults", multiple=True, help="Only this one; may be given again. See --list.")
 @click.option("--list", "list_them", is_flag=True, help="Print what can be drilled and what is promised.")
@@ -70,7 +70,7 @@ def drill(
 
     \b
     Examples:
-      skypod drill --kills 30 --seed 0
+      skypod drill --kills 40 --seed 0
       skypod drill --fault head --kills 2
       skypod drill --on-cluster --action replace
     """

@@ -1,6 +1,7 @@
 """A campaign, drawn from a seed: which fault strikes which run in which step and phase."""
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,14 +61,16 @@ def draw(recipe: Recipe, kills: int, seed: int, names: Collection[str]) -> list[
 
 
 def _in_turn(rng: random.Random, names: Collection[str], count: int) -> list[tuple[str, str]]:
-    """`count` pairs of fault and phase: all in a random order, again and again, each in a new phase."""
-    phases = {name: rng.sample(FAULTS[name].phases, len(FAULTS[name].phases)) for name in sorted(names)}
+    """`count` pairs of fault and phase: all faults in a random order, again and again.
+
+    Each takes the phase that it struck least so far, and of several the one that all struck least.
+    """
     pairs: list[tuple[str, str]] = []
-    for turn in range(count):
-        for name in rng.sample(sorted(phases), len(phases)):
-            pairs.append((name, phases[name][turn % len(phases[name])]))
-        if len(pairs) >= count:
-            break
+    while len(pairs) < count:
+        for name in rng.sample(sorted(names), len(names)):
+            phases = rng.sample(FAULTS[name].phases, len(FAULTS[name].phases))
+            struck = Counter(phase for _, phase in pairs)
+            pairs.append((name, min(phases, key=lambda one: (pairs.count((name, one)), struck[one]))))
     return pairs[:count]
 
 
