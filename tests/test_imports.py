@@ -17,6 +17,7 @@ SERVING_MAY = {
     "training.render",
     "training.files",
     "training.locks",
+    "training.toml_settings",
 }
 STACKS_MAY = {"training.metrics", "training.recipe", "training.errors", "training.toml_settings"}
 HEAVY = ("torch", "skyrl", "skyrl_gym", "vllm", "transformers", "peft")
