@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -267,7 +268,7 @@ class FromRecords:
 
 
 def test_tasks_played_again_show_whose_records_they_are(run):
-    read = evidence.read(run)
+    read, honest = evidence.read(run), evidence.read(run)
     played = replay.check(read, 64, lambda name: FromRecords(read, name), random.Random(0))
     decide = [*read.rows["test"], *read.rows["ood"]]
     assert sorted(played) == sorted(row["digest"] for row in decide)
@@ -277,6 +278,12 @@ def test_tasks_played_again_show_whose_records_they_are(run):
         replay.check(read, 64, lambda name: FromRecords(read, "baseline"), random.Random(0))
     with pytest.raises(DataError, match=r"base:\w+ plays \d+ of 64 tasks of test otherwise than"):
         replay.check(read, 64, lambda name: FromRecords(read, "final"), random.Random(0))
+    lucky = [replace(record, sample=1, actions=()) for record in read.records["final"]]
+    read.records["final"] += lucky  # whatever stands for a task is compared, not the last of it
+    for records in (read.records["final"], read.records["final"][::-1]):
+        read.records["final"] = records
+        with pytest.raises(DataError, match=r"adapter:\w+ plays 64 of 64 tasks of test otherwise than"):
+            replay.check(read, 64, lambda name: FromRecords(honest, name), random.Random(0))
     with pytest.raises(ConfigError, match="65 tasks of test cannot be played again"):
         replay.check(read, 65, lambda name: FromRecords(read, name), random.Random(0))
 

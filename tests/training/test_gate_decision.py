@@ -48,6 +48,14 @@ def test_a_clear_gain_passes_with_the_figures_it_passed_on():
     json.dumps(found.to_json())
 
 
+def test_an_episode_that_is_there_twice_decides_nothing():
+    doubled = [*GOOD, *(replace(record, sample=1) for record in GOOD)]
+    base = [*BASE, *(replace(record, sample=1) for record in BASE)]
+    for found in (entrant(base=base, after=doubled), replace(entrant(), after=entrant(after=doubled).after)):
+        with pytest.raises(DataError, match="200 episodes of 100 tasks of test-512 cannot decide on 'one'"):
+            decide(THRESHOLDS, [found])
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -10,6 +10,7 @@ from tests.training.gate_run import edit, evaluate, forge, one_in, refused
 from tests.training.test_seal import BLANKS
 from training import lineage
 from training.errors import DataError, visible
+from training.evaluate import read_records, summarize
 from training.gate.judge import judge
 
 TIME = "2030-01-01T00:00:00Z"
@@ -342,9 +343,12 @@ def test_a_further_evaluation_with_lines_that_are_none_is_told_clearly(run, spli
         ({"policy": "adapter:10"}, "step-9 was not played by adapter:10, greedily"),
         ({"temperature": 1.0, "seed": 0}, "step-9 was not played by adapter:9, at temperature 1,"),
         ({"temperature": 7.0}, "step-9 is on record with temperature = 7.0, seed = 0"),
-        ({"samples": 2}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
+        ({"samples": 2}, "step-9 is on record with 2 samples at temperature 0 are one game played 2 times"),
+        ({"samples": True}, "step-9 is on record with True samples, which is no number of them"),
+        ({"samples": 0}, "step-9 is on record with samples = 0"),
+        ({"samples": 2, "temperature": 1.0}, "step-9 was not played by adapter:9, at temperature 1,"),
         ({"split": "train"}, "step-9 holds 4 episodes, of 0 of the 12 tasks of train"),
-        ({"samples": 10**30}, "step-9 holds 4 episodes, of 4 of the 4 tasks of dev"),
+        ({"samples": 10**30}, "step-9 is on record with 10{30} samples at temperature 0"),
         ({"split": "test"}, "step-9 played test past its seal"),
         ({"split": "Passed."}, "step-9 is of 'Passed.', which is no split of a run and no file's"),
         ({"played": "once"}, "step-9 is in evaluations as played at 'once', which is no time"),
@@ -361,7 +365,31 @@ def test_an_entry_says_what_its_file_says(run, change, told):
 def test_what_decides_is_not_sampled(run):
     change = {"temperature": 1.0, "seed": 0}
     edit(run / "run.json", lambda manifest: manifest["evaluations"]["final"].update(change))
-    refused(run, "final is sampled at temperature 1.0, and cannot decide")
+    refused(run, "final is of 1 samples at temperature 1, and cannot decide; greedy play of each")
+
+
+def multiply(run, at, times):
+    """Every episode of a play several times, as samples of it, in agreement everywhere."""
+
+    def repeat(lines):
+        lines[:] = [line | {"sample": sample} for line in lines for sample in range(times)]
+
+    forge(run, at, repeat, ["manifest", "seal"])
+    summary = summarize(read_records(run / "evaluations" / f"{at}.jsonl")).to_json()
+    edit(run / "run.json", lambda manifest: manifest["evaluations"][at].update(summary))
+
+
+@pytest.mark.parametrize("label", ["baseline", "final-ood"])
+def test_no_episode_counts_several_times(run, label):
+    """Copies of one game would shrink every interval."""
+    multiply(run, label, 10)
+    refused(run, f"{label} is of 10 samples at temperature 0, and cannot decide")
+
+
+def test_copies_of_a_greedy_game_are_no_samples_in_a_further_look_either(run):
+    evaluate(run, "test", "peek", "adapter:10", one_in(30))
+    multiply(run, "peek", 3)
+    refused(run, "peek is on record with 3 samples at temperature 0 are one game played 3 times")
 
 
 def test_an_evaluation_that_is_sound_is_taken(run):

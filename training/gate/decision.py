@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from training.errors import DataError
 from training.evaluate import paired
 from training.gate import counts
 from training.gate.conditions import Condition, conditions, gained
@@ -123,9 +124,13 @@ class Decision:
 def decide(thresholds: Gate, entrants: Sequence[Entrant], incumbent: Incumbent | None = None) -> Decision:
     """Judge one run, or several of one recipe that differ in their seed: then all have to pass.
 
-    DataError when evaluations that are to be paired are not of the same tasks and rules.
+    DataError when evaluations that are to be paired are not of the same tasks and rules, or hold a task more
+    than once: all that follows takes episodes for independent.
     """
     split, alpha = thresholds.split, thresholds.alpha
+    for entrant in entrants:
+        for played in (entrant.base, entrant.after, incumbent.records if incumbent else {}):
+            _require_each_once(entrant.run, played)
     tests = [test for entrant in entrants for test in _tests(entrant, split, incumbent)]
     seeds = _seeds(entrants, split, 1 - alpha) if len(entrants) > 1 else None
     if seeds:
@@ -167,6 +172,15 @@ def decide(thresholds: Gate, entrants: Sequence[Entrant], incumbent: Incumbent |
         regressions=regressions,
         seeds=seeds,
     )
+
+
+def _require_each_once(run: str, played: Mapping[str, Records]) -> None:
+    for name, records in played.items():
+        if (tasks := len({record.digest for record in records})) != len(records):
+            raise DataError(
+                f"{len(records)} episodes of {tasks} tasks of {name} cannot decide on {run!r}",
+                "play every task once, greedily",
+            )
 
 
 def _tests(entrant: Entrant, split: str, incumbent: Incumbent | None) -> list[Test]:

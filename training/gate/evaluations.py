@@ -44,8 +44,11 @@ def read(evidence: "Evidence") -> None:
         try:
             if entry is None or (at in deciding and play is None):
                 raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
-            if at in deciding and entry.get("temperature"):
-                raise DataError(f"{at} is sampled at temperature {entry['temperature']}, and cannot decide")
+            if at in deciding and (entry.get("temperature") or entry["samples"] != 1):
+                raise DataError(
+                    f"{at} is of {entry['samples']} samples at temperature "
+                    f"{entry.get('temperature') or 0:g}, and cannot decide; greedy play of each task once can"
+                )
             found[at] = _records(evidence, at, split, policy, entry, play)
         except SkypodError as error:
             evidence.problems.append(error.problem)
@@ -102,8 +105,10 @@ def _records(
 def _require_rules(
     evidence: "Evidence", at: str, policy: str, entry: Mapping[str, Any], records: list[EvaluationRecord]
 ) -> None:
-    """The recipe's rules and, but for what the entry says of sampling, greedy play."""
-    rules = evidence.recipe.environment
+    """The recipe's rules and, but for what the entry says of sampling, greedy play of each task once."""
+    rules, samples = evidence.recipe.environment, entry["samples"]
+    if type(samples) is not int:  # True is 1 as well
+        raise DataError(f"{at} is on record with {samples!r} samples, which is no number of them")
     try:
         settings = EvaluationSettings(
             rules.make(),
@@ -112,6 +117,7 @@ def _require_rules(
             policy=policy,
             temperature=entry.get("temperature") or 0.0,
             seed=entry.get("seed") or 0,
+            samples=samples,
         )
     except ConfigError as error:
         raise DataError(f"{at} is on record with {error.problem}") from None

@@ -43,17 +43,22 @@ def _again(
     tasks = [splits.row_task(row) for row in draw.sample(rows, min(count, len(rows)))]
     settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
     for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
-        noted = {record.digest: record.actions for record in evidence.records[seal.label(name, split)]}
-        found = play(players(name), tasks, replace(settings, policy=policy))
-        other = [record for record in found if record.actions != noted[record.digest]]
+        played = play(players(name), tasks, replace(settings, policy=policy))
+        actions = {record.digest: record.actions for record in played}
+        # From the side of the records: whatever stands for one of these tasks is looked at.
+        other = [
+            record
+            for record in evidence.records[seal.label(name, split)]
+            if record.digest in actions and record.actions != actions[record.digest]
+        ]
         if other:
             shown = "; ".join(
-                f"{one.digest}: {_actions(one.actions)}, on record {_actions(noted[one.digest])}"
+                f"{one.key}: {_actions(actions[one.digest])}, on record {_actions(one.actions)}"
                 for one in other[:SHOWN]
             )
             raise DataError(
-                f"{policy} plays {len(other)} of {len(tasks)} tasks of {split} otherwise than its records "
-                f"say: {shown}",
+                f"{policy} plays {len({one.digest for one in other})} of {len(tasks)} tasks of {split} "
+                f"otherwise than its records say: {shown}",
                 "the records are of another policy, or this machine rounds otherwise; play all of it again",
             )
     return [task.digest for task in tasks]
