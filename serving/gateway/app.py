@@ -39,8 +39,8 @@ class Gateway:
     def __init__(self, settings: Settings):
         limits = settings.limits
         self.settings = settings
-        # First the connections close after their answers, then nothing more is accepted.
-        self.draining = self.closed = False
+        # First connections close after their answers, then nothing is accepted, then what is left is cut.
+        self.draining = self.closed = self.cutting = False
         self.requests, self.adapters = Tally(), Tally()
         self.keys = Followed(settings.keys, keys.read)
         # An older version is a restored copy or a file that is gone; what is served must not change by it.
@@ -68,7 +68,7 @@ class Gateway:
     def application(self) -> web.Application:
         """The public paths."""
         app = web.Application(
-            middlewares=[shaped(self.metrics, recorded=(CHAT,))],
+            middlewares=[shaped(self.metrics, recorded=(CHAT,), cutting=lambda: self.cutting)],
             client_max_size=self.settings.limits.body_bytes,
         )
         app.router.add_post(CHAT, self._chat)

@@ -98,7 +98,7 @@ async def _drain(gateway: Gateway, public: web.AppRunner) -> bool:
         await site.stop()
     gateway.closed = True
     finished = await gateway.requests.none_left(CHAT, drain.deadline_s)
-    left = gateway.requests.counts[CHAT]
+    left, gateway.cutting = gateway.requests.counts[CHAT], True
     await public.cleanup()
     write("drained", cut=left)
     return finished

@@ -29,8 +29,15 @@ class ClientLostError(ConnectionError):
         self.kind = kind
 
 
-def shaped(metrics: Metrics | None = None, recorded: tuple[str, ...] = ()) -> Middleware:
-    """The middleware; with metrics, requests to the `recorded` paths and all refused ones get a record."""
+def shaped(
+    metrics: Metrics | None = None,
+    recorded: tuple[str, ...] = (),
+    cutting: Callable[[], bool] = lambda: False,
+) -> Middleware:
+    """The middleware; with metrics, requests to the `recorded` paths and all refused ones get a record.
+
+    `cutting` tells whether a request is cancelled by the gateway's end rather than by its client's.
+    """
 
     @web.middleware
     async def middleware(
@@ -42,8 +49,8 @@ def shaped(metrics: Metrics | None = None, recorded: tuple[str, ...] = ()) -> Mi
             record.status = response.status
             return response
         except (asyncio.CancelledError, ConnectionError) as error:
-            record.outcome = error.kind if isinstance(error, ClientLostError) else _how_lost(request)
-            if isinstance(error, ClientLostError) and request.transport:
+            record.outcome = "cut_by_drain" if cutting() else getattr(error, "kind", "client_vanished")
+            if request.transport:
                 request.transport.abort()
             raise
         except Exception as error:
@@ -55,12 +62,6 @@ def shaped(metrics: Metrics | None = None, recorded: tuple[str, ...] = ()) -> Mi
                 record.close(metrics)
 
     return middleware
-
-
-def _how_lost(request: web.Request) -> str:
-    """Why a handler was cancelled: its client went away, or the gateway's own end came first."""
-    gone = request.transport is None or request.transport.is_closing()
-    return "client_vanished" if gone else "cut_by_drain"
 
 
 def _refusal(error: Exception) -> Refusal:

@@ -104,9 +104,19 @@ class Running:
     async def until_known(self, key: str) -> None:
         """Wait until a new key has been read; asks for the models with it once more than in vain."""
         headers = {"Authorization": f"Bearer {key}"}
-        async with asyncio.timeout(20):
-            while (await self.http.get("/v1/models", headers=headers)).status_code == 401:
-                await asyncio.sleep(0.01)
+
+        async def known() -> bool:
+            return (await self.http.get("/v1/models", headers=headers)).status_code != 401
+
+        await until(known)
+
+    async def until_metric(self, name: str, value: float, **labels: str) -> None:
+        """Wait until a sample has a value."""
+
+        async def reached() -> bool:
+            return await self.metric(name, **labels) == value
+
+        await until(reached)
 
     async def control(self, path: str) -> httpx.Response:
         """GET a path of the control port."""
@@ -120,6 +130,13 @@ class Running:
             if line.startswith(name) and all(f'{key}="{value}"' in line for key, value in labels.items()):
                 return float(line.rsplit(" ", 1)[1])
         return 0.0
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again, for what tells of itself only when asked."""
+    async with asyncio.timeout(20):
+        while not await reached():
+            await asyncio.sleep(0.01)
 
 
 def user(content: Any) -> dict[str, Any]:

@@ -218,8 +218,7 @@ async def test_a_key_has_so_many_requests_at_once(gateway, engine):
 
 async def test_keys_are_taken_away_without_a_restart_and_a_broken_file_changes_nothing(gateway):
     gateway.settings.keys.write_text('{"keys": [')
-    while not await gateway.metric("skypod_gateway_keys_trouble"):
-        await asyncio.sleep(0.01)
+    await gateway.until_metric("skypod_gateway_keys_trouble", 1)
     assert (await gateway.chat()).status_code == 200
     gateway.settings.keys.unlink()
     fresh = keys.add(gateway.settings.keys, "fresh")

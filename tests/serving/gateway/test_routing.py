@@ -6,32 +6,40 @@ import pytest
 
 from serving import aliases
 from serving.aliases import Aliases
+from serving.gateway.following import Followed
+from serving.gateway.keys import Key
+from serving.gateway.routing import Router
 from tests.serving.gateway.conftest import CANARY, LIVE, OLD, user
 from tests.serving.gateway.test_gateway import kind
 
 pytestmark = pytest.mark.anyio
 
 
-async def variants(gateway, names: list[str]) -> dict[str, str]:
-    """Which variant answers each of these conversations."""
-    answers = await asyncio.gather(
-        *(gateway.chat("hello", headers={"X-Conversation-Id": name}) for name in names)
-    )
-    return {name: a.headers["X-Skypod-Variant"] for name, a in zip(names, answers, strict=True)}
-
-
-async def test_a_canary_gets_its_share_and_keeps_its_conversations_when_the_share_grows(gateway):
-    names = [f"conversation-{i}" for i in range(200)]
+async def test_a_canary_gets_its_share_and_keeps_its_conversations_when_the_share_grows(tmp_path):
+    path, key = tmp_path / "aliases.json", Key(name="player", sha256="0" * 64)
+    aliases.write(path, Aliases(live=LIVE))
+    router = Router("maze", "maze", followed := Followed(path, aliases.read))
+    names = [f"conversation-{i}" for i in range(2000)]
     taken: set[str] = set()
-    for share, least, most in ((0.0, 0, 0), (0.2, 20, 60), (0.6, 95, 145), (1.0, 200, 200)):
-        gateway.alias(canary=CANARY, canary_share=share)
-        await gateway.control("/aliases")
-        found = await variants(gateway, names)
-        assert found == await variants(gateway, names)
-        canary = {name for name, variant in found.items() if variant == "canary"}
-        assert least <= len(canary) <= most
+    for share in (0.0, 0.05, 0.3, 0.8, 1.0):
+        aliases.change(path, aliases.read(path), canary=CANARY, canary_share=share)
+        await followed.refresh()
+        canary = {name for name in names if router.route("maze", key, lambda n=name: n).adapter == CANARY}
+        assert len(canary) / len(names) == pytest.approx(share, abs=0.04)
         assert taken <= canary
         taken = canary
+
+
+async def test_a_named_conversation_stays_with_its_adapter_whatever_it_asks(gateway):
+    gateway.alias(canary=CANARY, canary_share=0.5)
+    await gateway.control("/aliases")
+    seen = set()
+    for i in range(20):
+        headers = {"X-Conversation-Id": f"conversation-{i}"}
+        answers = [await gateway.chat(f"question {turn}", headers=headers) for turn in range(3)]
+        assert len({answer.headers["X-Skypod-Adapter"] for answer in answers}) == 1
+        seen |= {(a.headers["X-Skypod-Adapter"], a.headers["X-Skypod-Variant"]) for a in answers}
+    assert seen == {(LIVE, "live"), (CANARY, "canary")}
 
 
 async def test_without_a_name_a_conversation_is_known_by_its_first_question(gateway, engine):
@@ -79,10 +87,8 @@ async def test_a_change_takes_effect_at_once_and_what_was_accepted_ends_where_it
 
 async def test_it_follows_the_file_without_being_asked(gateway):
     gateway.alias(live=OLD)
-    async with asyncio.timeout(20):
-        while (await gateway.chat()).headers["X-Skypod-Adapter"] != OLD:
-            await asyncio.sleep(0.01)
-    assert await gateway.metric("skypod_gateway_aliases_version") == 2
+    await gateway.until_metric("skypod_gateway_aliases_version", 2)
+    assert (await gateway.chat()).headers["X-Skypod-Adapter"] == OLD
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 7}', "\0"])

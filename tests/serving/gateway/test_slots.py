@@ -7,7 +7,7 @@ import pytest
 
 from serving.gateway.refusal import Refusal
 from serving.gateway.slots import Slots
-from tests.serving.gateway.conftest import CANARY, LIVE
+from tests.serving.gateway.conftest import CANARY, LIVE, until
 from tests.serving.gateway.test_gateway import kind
 
 pytestmark = pytest.mark.anyio
@@ -157,8 +157,11 @@ async def test_an_engine_that_must_not_mix_never_sees_both_kinds(start, engine, 
     ]
     engine.gate.clear()
     tasks = [asyncio.create_task(one) for one in asked]
-    while sum((await gateway.control("/aliases")).json()["in_flight"].values()) < 40:
-        await asyncio.sleep(0.01)
+
+    async def all_accepted() -> bool:
+        return sum((await gateway.control("/aliases")).json()["in_flight"].values()) == 40
+
+    await until(all_accepted)
     if safe:
         await engine.until(lambda engine: len(engine.running) == 40)
     engine.gate.set()
@@ -175,8 +178,7 @@ async def test_the_engine_never_has_more_than_its_places(start, engine):
     engine.gate.clear()
     tasks = [asyncio.create_task(gateway.chat(str(i))) for i in range(7)]
     await engine.until(lambda engine: len(engine.running) == 3)
-    while await gateway.metric("skypod_gateway_queued") < 4:
-        await asyncio.sleep(0.01)
+    await gateway.until_metric("skypod_gateway_queued", 4)
     assert await gateway.metric("skypod_gateway_in_flight", adapter=LIVE) == 7
     assert kind(await gateway.chat("too many")) == (503, "queue_full")
     engine.gate.set()
