@@ -88,13 +88,18 @@ def change(path: Path, known: Aliases, **to: Any) -> Aliases:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.parent):
-        found = read(path)
-        if found != known:
-            raise ReplacedError(
-                f"{path} has version {found.version} (live {found.live}), "
-                f"not {known.version} (live {known.live})",
-                "another promotion or rollback came first; look at `skypod adapters`",
-            )
+        require(path, known)
         changed = replace(known, version=known.version + 1, **to)
         write(path, changed)
     return changed
+
+
+def require(path: Path, known: Aliases) -> None:
+    """Raises ReplacedError when the file holds another version than `known`."""
+    found = read(path)
+    if found != known:
+        raise ReplacedError(
+            f"{path} has version {found.version} (live {found.live}), "
+            f"not {known.version} (live {known.live})",
+            "another promotion or rollback came first; look at `skypod adapters`",
+        )

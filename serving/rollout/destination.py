@@ -1,0 +1,158 @@
+"""Where adapters are served: an engine that loads them by name, whatever it runs on."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+import httpx
+
+from serving.aliases import served_name
+from serving.endpoint import Endpoint
+from training.errors import ConfigError, DataError, SubstrateError
+
+_LOAD_S = 120.0
+_POLL_S = 0.1
+_AT_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{.*\})? (\S+)$", re.M)
+_ADAPTERS = re.compile(r"^vllm:lora_requests_info\{(.*)\} (\S+)$", re.M)
+
+
+class Destination(Protocol):
+    """`url` is the engine's base URL, `api_key` what it asks for, `model_id` its name for the base; adapters
+    are named as in adapter.json.
+
+    SubstrateError where the engine does not answer.
+    """
+
+    url: str
+    api_key: str | None
+    model_id: str
+
+    def load(self, folder: Path) -> None:
+        """Have the packaged adapter of a folder served under its name; again is no harm. DataError when the
+        engine refuses it. The folder has to stay: an engine reads it again when it needs the room."""
+
+    def unload(self, name: str) -> None:
+        """Forget an adapter that takes no requests any more; nothing to do where there is none."""
+
+    def loaded(self) -> set[str]:
+        """The adapters that are served."""
+
+    def drain(self, name: str, timeout_s: float) -> bool:
+        """Whether the engine works on no request of an adapter, waiting for that up to `timeout_s`."""
+
+
+class Vllm:
+    """One vLLM server that may load adapters while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1).
+
+    It has to see the adapters' folders under the same paths as we do.
+    """
+
+    def __init__(self, url: str, model_id: str, api_key: str | None = None):
+        self._endpoint = Endpoint(url, api_key, timeout_s=_LOAD_S)
+        self.url, self.model_id, self.api_key = self._endpoint.url, model_id, api_key
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(_LOAD_S, connect=5.0),
+            trust_env=False,
+        )
+
+    def load(self, folder: Path) -> None:
+        name = served_name(self.model_id, folder.name)
+        if folder.name not in self.loaded():
+            body = {"lora_name": name, "lora_path": str(folder.resolve())}
+            answer = self._post("/v1/load_lora_adapter", body)
+            if answer.status_code == 404 and "lora" not in answer.text.lower():
+                raise ConfigError(
+                    f"{self.url} loads no adapters while it runs",
+                    "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
+                )
+            if answer.is_error:
+                raise DataError(
+                    f"{self.url} refuses to load {name}: status {answer.status_code}, {answer.text[:300]}",
+                    "see the server's log; the adapter that is live is not touched",
+                )
+        if folder.name not in self.loaded():
+            raise SubstrateError(f"{self.url} loaded {name} and does not list it", "see the server's log")
+
+    def unload(self, name: str) -> None:
+        if name in self.loaded():
+            answer = self._post("/v1/unload_lora_adapter", {"lora_name": served_name(self.model_id, name)})
+            if answer.is_error and answer.status_code != 404:
+                raise SubstrateError(
+                    f"{self.url} does not unload {name}: status {answer.status_code}, {answer.text[:300]}",
+                    "see the server's log",
+                )
+
+    def loaded(self) -> set[str]:
+        prefix = f"{self.model_id}:"
+        return {name.removeprefix(prefix) for name in self._endpoint.models() if name.startswith(prefix)}
+
+    def drain(self, name: str, timeout_s: float) -> bool:
+        return wait(lambda: not self._works_on(served_name(self.model_id, name)), timeout_s)
+
+    def _works_on(self, name: str) -> bool:
+        """By the engine's own gauges. The one of adapters keeps its last words when the engine goes idle."""
+        try:
+            text = self._http.get("/metrics").raise_for_status().text
+        except httpx.HTTPError as error:
+            raise SubstrateError(f"{self.url}/metrics does not answer ({error})", "is it up?") from error
+        if not any(float(count) for count in _AT_WORK.findall(text)):
+            return False
+        said = [(float(at), labels) for labels, at in _ADAPTERS.findall(text)]
+        if not said:
+            return True
+        return any(name in label.split(",") for label in max(said)[1].split('"')[1::2])
+
+    def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        try:
+            return self._http.post(path, json=body)
+        except httpx.TransportError as error:
+            raise SubstrateError(
+                f"{self.url}{path} does not answer ({type(error).__name__}: {error})", "is the server up?"
+            ) from error
+
+
+class RayService:
+    """A RayService whose replicas fetch adapters by name from S3 on first use, and forget the oldest.
+
+    `serve` applies the service's manifest for a packaged adapter that lies in S3, waits until it serves, and
+    returns its URL. Unloading is the replicas' own business: their cache has a size.
+    """
+
+    api_key = None
+
+    def __init__(self, model_id: str, url: str, serve: Callable[[Path], str], timeout_s: float = 240.0):
+        self.model_id, self.url = model_id, url
+        self._serve = serve
+        self._timeout_s = timeout_s
+
+    def load(self, folder: Path) -> None:
+        if not self.url or folder.name not in self.loaded():
+            self.url = self._serve(folder)
+        name = served_name(self.model_id, folder.name)
+        Endpoint(self.url).wait_until_served([self.model_id, name], self._timeout_s)
+
+    def unload(self, name: str) -> None:
+        pass
+
+    def loaded(self) -> set[str]:
+        prefix = f"{self.model_id}:"
+        names = Endpoint(self.url).models()
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+    def drain(self, name: str, timeout_s: float) -> bool:
+        return True
+
+
+def wait(until: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether `until` came true within the time; it is asked at least once."""
+    deadline, pause = monotonic() + timeout_s, threading.Event()
+    while not until():
+        if monotonic() > deadline:
+            return False
+        pause.wait(_POLL_S)
+    return True

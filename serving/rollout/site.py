@@ -1,0 +1,85 @@
+"""One place where adapters are served, with everything that knows of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serving import manifest
+from serving.aliases import Aliases
+from serving.registry import Registry
+from serving.rollout import record as records
+from serving.rollout.destination import Destination
+from serving.rollout.rules import Rules
+from serving.rollout.traffic import Traffic
+from training.errors import DataError, SubstrateError
+
+ALIASES, ADAPTERS = "aliases.json", "adapters"
+
+
+@dataclass
+class Site:
+    """`state` holds the aliases, which the gateway reads, the records, and the adapters, which the engine
+    reads. Copies for other readers go under s3://<registry's bucket>/`prefix`.
+
+    `tell` hears one line for a person at each step.
+    """
+
+    state: Path
+    destination: Destination
+    traffic: Traffic
+    registry: Registry
+    prefix: str
+    rules: Rules = field(default_factory=Rules)
+    tell: Callable[[str], None] = lambda text: None
+
+    @property
+    def aliases(self) -> Path:
+        return self.state / ALIASES
+
+    def folder(self, name: str) -> Path:
+        """An adapter's folder: written once, never removed."""
+        return self.state / ADAPTERS / name
+
+    def restore(self, aliases: Aliases) -> list[str]:
+        """Load what the aliases name and the engine has lost, as it does when it is started again.
+
+        Raises SubstrateError for one that cannot be loaded any more.
+        """
+        lost = sorted(aliases.names - self.destination.loaded())
+        for name in lost:
+            try:
+                self.destination.load(self.folder(name))
+            except DataError as error:
+                raise SubstrateError(
+                    f"{name} has an alias and cannot be loaded: {error.problem}",
+                    f"see what is in {self.folder(name)}, or roll back to another adapter",
+                ) from error
+        return lost
+
+    def retire(self, aliases: Aliases) -> list[str]:
+        """Unload what rollouts loaded and no alias names any more, once nobody waits for it; what is gone.
+
+        What stays busy stays loaded, until the next rollout or rollback. An adapter on its way up is left.
+        """
+        all_records = records.read_all(self.state)
+        ended = {one.adapter for one in all_records if one.outcome or one.failing}
+        rising = {one.adapter for one in all_records if not (one.outcome or one.failing)}
+        gone = []
+        for name in sorted((self.destination.loaded() & ended) - rising - aliases.names):
+            wait_s = self.rules.drain_s
+            if self.traffic.released(name, wait_s) and self.destination.drain(name, wait_s):
+                self.destination.unload(name)
+                gone.append(name)
+            else:
+                self.tell(f"{name} still has requests after {wait_s:g} s and stays loaded")
+        return gone
+
+    def publish(self, aliases: Aliases, of: str) -> None:
+        """Let the registry show the aliases, in the group of an adapter's base. The file is what counts, so a
+        registry that does not answer stops nothing."""
+        try:
+            path = self.folder(of) / manifest.MANIFEST
+            base_digest = manifest.parse(path.read_bytes(), str(path)).base_digest
+            self.registry.point(base_digest, aliases)
+        except (SubstrateError, OSError) as error:
+            self.tell(f"the registry does not show the aliases yet: {error}")

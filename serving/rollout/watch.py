@@ -1,0 +1,58 @@
+"""Probes what is live on a timer, and takes it back when it no longer answers as it was trained."""
+
+import threading
+from collections.abc import Callable
+
+from serving import aliases as files
+from serving.aliases import Aliases
+from serving.rollout import record as records
+from serving.rollout.candidate import Questions
+from serving.rollout.record import Record
+from serving.rollout.rollback import BASE, roll_back
+from serving.rollout.site import Site
+from training.errors import ConfigError, SubstrateError
+
+
+def watch(
+    site: Site, questions: Callable[[str], Questions], every_s: float, stop: threading.Event
+) -> Record | None:
+    """Probe until `stop`, or until something was taken back: then its record.
+
+    `questions` gives those of an adapter. An engine that does not answer is told and asked again; one that
+    was started again gets its adapters back.
+    """
+    while True:
+        if taken_back := look(site, questions):
+            return taken_back
+        if stop.wait(every_s):
+            return None
+
+
+def look(site: Site, questions: Callable[[str], Questions]) -> Record | None:
+    """One look: the record of a rollback if the live adapter failed its probe."""
+    aliases = files.read(site.aliases)
+    if aliases.live is None:
+        site.tell("nothing is live")
+        return None
+    try:
+        for name in site.restore(aliases):
+            site.tell(f"{name} was lost and is loaded again")
+        found = questions(aliases.live).probe(site.destination, aliases.live)
+        failures = "; ".join(found.failures)
+    except SubstrateError as error:
+        site.tell(f"no answer: {error.problem}")
+        return None
+    except ConfigError as error:
+        failures = error.problem
+    if not failures:
+        site.tell(f"{aliases.live} answers as trained (gap {found.gap:.1e} nats)")
+        return None
+    if files.read(site.aliases).live != aliases.live:
+        return None  # it was taken back while it was probed
+    return roll_back(site, _before(site, aliases), f"its probe failed: {failures}")
+
+
+def _before(site: Site, aliases: Aliases) -> str:
+    """What was live before: the base, when that was nothing."""
+    last = records.newest(site.state, aliases.live)
+    return aliases.previous or (last.before.live if last else None) or BASE
