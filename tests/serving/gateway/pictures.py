@@ -15,6 +15,12 @@ def noise(width: int, height: int, mode: str = "RGB") -> bytes:
     return _saved(_noise(width, height).convert(mode), "PNG")
 
 
+def plain(width: int, height: int, seed: int) -> bytes:
+    """A PNG of a few coloured squares, as small as a maze's."""
+    squares = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)
+    return _saved(Image.fromarray(squares).resize((width, height), Image.Resampling.NEAREST), "PNG")
+
+
 def data_url(content: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
