@@ -9,7 +9,7 @@ from training.errors import SkypodError
 
 class Followed[T]:
     """`value` is what was read last. A content that cannot be read, or that `follows(value, content)` denies,
-    changes nothing but `trouble`.
+    changes nothing but `trouble`, whatever is wrong with it.
 
     Raises what `read` raises when there is nothing to begin with.
     """
@@ -27,8 +27,8 @@ class Followed[T]:
         """Look again; in a thread, because a shared file system may hang."""
         try:
             found = await asyncio.to_thread(self._read, self.path)
-        except SkypodError as error:
-            self.trouble = error.problem
+        except Exception as error:
+            self.trouble = error.problem if isinstance(error, SkypodError) else type(error).__name__
             return
         if self._follows(self.value, found):
             self.value, self.trouble = found, ""

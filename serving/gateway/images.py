@@ -9,6 +9,7 @@ import binascii
 import hashlib
 import io
 import re
+from collections import OrderedDict
 
 from PIL import Image
 
@@ -31,7 +32,8 @@ class Images:
 
     def __init__(self, limits: Limits):
         self._limits = limits
-        self._passed: dict[bytes, None] = {}
+        # Large bodies are checked in threads; each call on it is one step.
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, url: str) -> None:
         """Refuses (400, 413) whatever is not one whole picture of a permitted size in a data URL."""
@@ -40,7 +42,7 @@ class Images:
             self._look(url)
             self._passed[known] = None
             if len(self._passed) > _REMEMBERED:
-                self._passed.pop(next(iter(self._passed)), None)
+                self._passed.popitem(last=False)
 
     def _look(self, url: str) -> None:
         prefix = _DATA_URL.match(url)

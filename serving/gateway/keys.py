@@ -48,7 +48,7 @@ def read(path: Path) -> tuple[Key, ...]:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ConfigError(f"{path}: {faults}", "make keys with python -m serving.gateway.new_key") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise ConfigError(
             f"{path} cannot be read ({what})", "make keys with python -m serving.gateway.new_key"

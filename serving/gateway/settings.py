@@ -65,10 +65,10 @@ class Limits(Section):
 
 class Drain(Section):
     """On SIGTERM: `notice_s` of being not ready but open, so that balancers look away, then at most
-    `deadline_s` to finish what was accepted."""
+    `deadline_s` to finish what was accepted: by default what body_s, wait_s and total_s allow together."""
 
     notice_s: Annotated[float, Field(ge=0)] = 0.0
-    deadline_s: Seconds = 130.0
+    deadline_s: Seconds = 180.0
 
 
 class Tls(Section):

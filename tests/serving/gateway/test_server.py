@@ -291,6 +291,7 @@ def test_paths_are_those_of_the_settings_folder(tmp_path):
     ("content", "says"),
     [
         ("{", "not JSON"),
+        ("[" * 200_000, "not JSON"),
         ('{"keys": [{"name": "a", "sha256": "sk-skypod-secret"}]}', "keys.0.sha256"),
         ('{"keys": [{"name": "a"}]}', "keys.0.sha256"),
         ('{"keys": [{"name": "A!", "sha256": "%s"}]}' % ("0" * 64), "keys.0.name"),
