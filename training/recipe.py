@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from training import environments, toml_settings
 from training.errors import ConfigError
-from training.files import write_atomic
+from training.files import read_object, write_atomic
 from training.toml_settings import Section
 
 
@@ -132,7 +132,7 @@ class Gate(Section):
     split: Literal["test", "test-512"] = Field(
         default="test-512", description="sealed split on which base, incumbent and candidate are paired"
     )
-    alpha: float = Field(default=0.05, gt=0, le=0.2)
+    alpha: float = Field(default=0.05, ge=1e-6, le=0.2)
     min_solve_rate: float = Field(
         default=0.9, ge=0, lt=1, description="the solve rate's exact interval has to begin here or above"
     )
@@ -278,10 +278,22 @@ def find(name: str, folder: Path) -> Path:
     return folder / f"{name}.toml"
 
 
+def seeded(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe of one seed."""
+    return recipe.model_copy(update={"seed": seed, "data": recipe.data.model_copy(update={"seed": seed})})
+
+
+def but_for_seed(recipe: Recipe) -> dict[str, Any]:
+    """What the runs of one recipe share, as plain data: all but its seeds, and `recovery`, which changes no
+    result."""
+    return seeded(recipe, 0).model_dump(mode="json", exclude={"recovery"})
+
+
 def write_resolved(recipe: Recipe, path: Path) -> None:
     """Keep the resolved recipe beside the run."""
     write_atomic(path, json.dumps(recipe.model_dump(mode="json"), indent=2) + "\n")
 
 
 def read_resolved(path: Path) -> Recipe:
-    return toml_settings.parse(json.loads(path.read_text()), Recipe, source=str(path))
+    """Raises DataError for a file that is no JSON object, ConfigError for one that is no recipe."""
+    return toml_settings.parse(read_object(path), Recipe, source=str(path))

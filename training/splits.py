@@ -18,7 +18,7 @@ from typing import Any
 from training.environments import Environment, Task, named
 from training.environments.base import BIGGER, MIRRORED, PLAIN, RECOLOURED
 from training.errors import ConfigError, DataError
-from training.files import parse_json, write_atomic
+from training.files import parse_json, read_whole, write_atomic
 from training.recipe import Recipe
 
 Row = dict[str, Any]
@@ -174,8 +174,8 @@ def row_task(row: Row) -> Any:
     """The task of a row, checked against the digests that the row states."""
     try:
         task = named(row["environment"]).load(row["task"])
-    except (KeyError, TypeError) as error:
-        raise DataError(f"a row of a split has no {error}", "build the splits again") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"a row of a split is no task: {error!r}", "build the splits again") from None
     for name, found in (("digest", task.digest), ("canonical", task.canonical_digest)):
         if row.get(name) != found:
             raise DataError(
@@ -231,9 +231,9 @@ def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
     Raises DataError when the file was changed, its digest is missing, or a row does not fit its task.
     """
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         expected = digest or _digest_path(path).read_text(encoding="utf-8").split()[0]
-    except (OSError, IndexError) as error:
+    except (OSError, IndexError, UnicodeDecodeError) as error:
         raise DataError(
             f"cannot read split {path.name} and its digest: {error}", "build the splits again"
         ) from None
@@ -243,7 +243,12 @@ def read(path: Path, digest: str | None = None) -> tuple[Row, ...]:
             f"split {path.name} was changed: its content is {found}, it was written as {expected}",
             "restore the file, or build the splits again under a new run",
         )
-    rows = tuple(parse_json(line) for line in content.splitlines())
+    try:
+        rows = tuple(parse_json(line) for line in content.splitlines())
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"split {path.name} has a line that is no row: {error}", "build the splits again"
+        ) from None
     seen: set[str] = set()
     for row in rows:
         digest = row_task(row).digest

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from training.errors import ConfigError
+from training.errors import ConfigError, visible
 
 
 class Section(BaseModel):
@@ -51,7 +51,8 @@ def parse[Model: BaseModel](data: Mapping[str, Any], model: type[Model], *, sour
         return model.model_validate(data)
     except ValidationError as error:
         lines = [_explain(fault, model) for fault in error.errors()]
-        raise ConfigError(f"{source}: " + "; ".join(lines), "correct the file and try again") from None
+        problem = f"{source}: " + visible("; ".join(lines))  # keys are anybody's text
+        raise ConfigError(problem, "correct the file and try again") from None
 
 
 def _explain(fault: Mapping[str, Any], model: type[BaseModel]) -> str:

@@ -6,6 +6,7 @@ may have been shown: the audit then draws as many, which tells how many of a spl
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from pydantic import Field, model_validator
 
 from training import environments, toml_settings
 from training.environments import Task
-from training.errors import DataError
-from training.files import file_digest, read_json, write_atomic, write_json
+from training.errors import DataError, visible
+from training.files import file_digest, read_json, read_whole, write_atomic, write_json
 from training.toml_settings import Section
 
 DECLARATION = "ancestry.json"
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 class Prints(NamedTuple):
@@ -169,9 +171,15 @@ def _listed(folder: Path, stated: _Listed) -> Body:
         raise DataError(f"the ancestry names {stated.file}, which is not in {folder}", remedy)
     if (found := file_digest(path)) != stated.sha256:
         raise DataError(f"{path} was changed: its digest is {found}, not {stated.sha256}", remedy)
-    lines = [line.split() for line in path.read_text().splitlines()]
+    lines = [line.split() for line in read_whole(path).decode(errors="replace").splitlines()]
     if len(lines) != stated.tasks or any(len(line) != len(Prints._fields) for line in lines):
         raise DataError(f"{path} does not hold {stated.tasks} lines of {len(Prints._fields)} digests", remedy)
+    # Digests of another form are like no task's, and would hide what was taught.
+    if odd := next((one for line in lines for one in line if not _DIGEST.fullmatch(one)), None):
+        raise DataError(
+            f"{path} lists {visible(odd)!r}, which is no digest of a task: they are 16 digits of 0-9 and a-f",
+            "write the list with training.audits.ancestry.declare",
+        )
     return Body(stated.name, [Prints(*line) for line in lines], stated.symmetries, stated.generator)
 
 
