@@ -2,18 +2,19 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from training.errors import DataError
+from training.errors import ConfigError, DataError
 from training.gate.conditions import Condition
 from training.gate.decision import Decision
 
 if TYPE_CHECKING:
     from training.evaluate import Policy
+    from training.gate import judge
     from training.gate.evidence import Evidence
 
 _run = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -74,17 +75,35 @@ def gate(
     else:
         for line in describe(decision):
             click.echo(line)
-        for name, tasks in written["replayed"].items():
-            click.echo(f"{name}: {len(tasks)} tasks played again, every action as on record.")
+        for line in told(written):
+            click.echo(line)
         click.echo(f"Page: {run[0] / judge.PAGE}")
     ctx.exit(0 if decision.passed else 1)
 
 
-def replayer(count: int, shared: Path) -> Callable[["Evidence"], list[str]]:
+def told(written: dict[str, Any]) -> list[str]:
+    """What a reader of the decision has to know of its evidence: what was played again, and what the base may
+    know."""
+    lines = [
+        f"{name}: {len(tasks)} tasks played again, every action as on record."
+        for name, tasks in written["replayed"].items()
+    ]
+    lines += [
+        f"The incumbent {name} was not played again: {why}." for name, why in written["not_replayed"].items()
+    ]
+    lines += [
+        f"What the base of {name} was taught is not declared: {shown['ancestry']['why']}."
+        for name, shown in written["evidence"].items()
+        if not shown["ancestry"]["declared"]
+    ]
+    return lines
+
+
+def replayer(count: int, shared: Path) -> "judge.Replay":
     """What plays `count` tasks of a run again, with its base and adapter from disk."""
     from contextlib import ExitStack
 
-    from cdk_app import players
+    from cdk_app import candidates, players
     from serving.local import require_libraries
     from training.evaluate import EvaluationSettings
     from training.gate import replay
@@ -92,20 +111,25 @@ def replayer(count: int, shared: Path) -> Callable[["Evidence"], list[str]]:
 
     require_libraries()
 
-    def again(evidence: "Evidence") -> list[str]:
+    def again(evidence: "Evidence", split: str, names: Sequence[str]) -> list[str]:
         recipe, rules = evidence.recipe, evidence.recipe.environment
         settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
         adapter = evidence.folder / evidence.manifest["adapter"]["folder"]
-        _require_same_lessons(evidence.folder, shared / recipe.policy.base_model)
+        base_dir = shared / recipe.policy.base_model
+        try:
+            candidates.base(evidence.folder, base_dir)
+        except DataError as error:  # without its base a run cannot be played, which says nothing against it
+            raise ConfigError(error.problem, error.remedy) from None
+        _require_same_lessons(evidence.folder, base_dir)
         with ExitStack() as stack:
 
             def player(name: str) -> "Policy":
                 folder = None if name == BASE else adapter
-                base_dir = shared / recipe.policy.base_model
                 _, make = players.local(evidence.folder, base_dir, folder, recipe, settings, stack)
                 return make()
 
-            return replay.check(evidence, count, player, random.SystemRandom())
+            draw = random.SystemRandom()
+            return replay.check(evidence, count, player, draw, split=split, names=names)
 
     return again
 
@@ -115,7 +139,7 @@ def _require_same_lessons(run: Path, base_dir: Path) -> None:
     from training.audits import ancestry, contamination
 
     kept, own = (ancestry.read(folder) for folder in (run / contamination.FOLDER, base_dir))
-    if [body.digest for body in kept.bodies] != [body.digest for body in own.bodies]:
+    if kept != own:  # lists, and what is said of them: names, symmetries, generators, whether it is declared
         raise DataError(
             f"{base_dir} declares other lessons than {run / contamination.FOLDER}",
             "the declaration in the run was changed; prepare a new run",

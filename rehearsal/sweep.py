@@ -16,9 +16,9 @@ from rehearsal.command import RAY_DOWN, STAND, TEAR_DOWN
 from rehearsal.progress import Stage
 from rehearsal.session import Order, begun, run_name
 from rehearsal.stages import Rehearsal
-from training import lineage, report, seal, sweep
+from training import lineage, plays, recorded, report, seal, sweep
 from training.errors import ConfigError
-from training.files import read_json, write_json
+from training.files import read_object, write_json
 
 
 @click.command(name="sweep")
@@ -62,7 +62,7 @@ def command(
     path = folder / sweep.FILE
     seeds = list(asked)
     if path.is_file():
-        earlier = read_json(path)
+        earlier = read_object(path)
         sweep.require_same(order.recipe, earlier)
         # A seed that was begun stays in the result, whatever came of it.
         seeds = sorted({*earlier["seeds"], *asked})
@@ -75,7 +75,7 @@ def command(
             console.print(f"seed {seed} is finished: {runs[seed].name}", highlight=False)
     if todo:
         _run(order, name, runs, todo, path, console)
-    found = read_json(path)
+    found = read_object(path)
     page = report.write_sweep(folder)
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -123,18 +123,23 @@ def adopt_base(run_dir: Path, other: Path) -> None:
     """Take over the base's plays from a finished run, where base, tasks and rules are the same.
 
     The base is one candidate, whatever the seed, and the sealed splits are played once per candidate; the
-    trainer then finds these records complete. The manifest says where they are from.
+    trainer then finds these records complete and seals them. So they have to be what that run sealed:
+    DataError where they were changed. The manifest says where they are from.
     """
     mine, theirs = lineage.read(run_dir), lineage.read(other)
     same = mine["base"] == theirs["base"] and mine["recipe"]["environment"] == theirs["recipe"]["environment"]
-    adopted = []
+    adopted, base = [], "base:" + mine["base"]["digest"][:16]
     for split in ("dev", *seal.SEALED):
         label = "dev-0000" if split == "dev" else seal.label("baseline", split)
-        target = run_dir / "evaluations" / f"{label}.jsonl"
-        if same and mine["data"][split] == theirs["data"][split] and not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(other / "evaluations" / target.name, target)
+        source, target = (plays.records_path(folder, label) for folder in (other, run_dir))
+        if not same or mine["data"][split] != theirs["data"][split] or target.exists():
+            continue
+        if recorded.is_finished(theirs, source) and theirs["evaluations"][label]["policy"] == base:
             adopted.append(label)
+    for label in adopted:
+        target = plays.records_path(run_dir, label)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(plays.records_path(other, label), target)
     if adopted:
         lineage.update(run_dir, base_played_by={"run": other.name, "labels": adopted})
 

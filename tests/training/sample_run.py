@@ -73,7 +73,7 @@ class SampleRun:
     ) -> None:
         """Play a split as the trainer does and leave records, summary and the manifest's entries."""
         started = time.perf_counter()
-        policy = f"sample:{errors}{salt}"
+        policy = self._policy(label)
         seal.check(self.dir, policy, split, label, again)
         records = self._play(self.mazes[split], Clumsy(errors, salt), policy)
         path = self.dir / "evaluations" / f"{label}.jsonl"
@@ -85,6 +85,15 @@ class SampleRun:
         seal.log(self.dir, policy, split, label, path)
         if split == "test":
             self._took(f"evaluation {label}", started)
+
+    def _policy(self, label: str) -> str:
+        """The base before training, then an adapter for each step; the last is the run's."""
+        manifest = lineage.read(self.dir)
+        if label == "dev-0000" or label.startswith("baseline"):
+            return "base:" + manifest["base"]["digest"][:16]
+        if label.startswith("dev"):
+            return f"adapter:{label}"
+        return "adapter:" + manifest["adapter"]["digest"][:16]
 
     def step(self, step: int, errors: float) -> None:
         """Play one step's training mazes and append its metrics."""
@@ -123,6 +132,7 @@ class SampleRun:
         lineage.update(
             self.dir,
             checkpoints=[{"step": step} for step in range(DEV_EVERY, STEPS + 1, DEV_EVERY)],
+            adapter={"folder": "adapter", "digest": hashlib.sha256(b"sample").hexdigest()},
             finished=lineage.now(),
         )
         write_json(self.dir / "timings.json", self.timings)

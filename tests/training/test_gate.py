@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from cdk_app.gate import gate
+from cdk_app.gate import gate, told
 from tests.training import gate_run
 from tests.training.gate_run import WRITTEN, edit, one_in, refused, reseed
 from training import lineage, prepare, recipe, splits
@@ -151,7 +151,7 @@ def twice(path):
 def test_a_wrong_option_withdraws_nothing(run):
     judge([run])
 
-    def replay(_):
+    def replay(*_):
         raise ConfigError("513 tasks cannot be played again", "use 1 to 512")
 
     with pytest.raises(ConfigError):
@@ -289,11 +289,108 @@ def test_tasks_played_again_show_whose_records_they_are(run):
 
 
 def test_what_was_played_again_is_in_the_decision_and_a_difference_ends_it(run):
-    def differs(read):
+    def differs(*_):
         raise DataError("plays otherwise")
 
     with pytest.raises(DataError, match="plays otherwise"):
         judge([run], replay=differs)
     assert not (run / "gate.json").exists()
-    _, written = judge([run], replay=lambda read: ["0123"])
+    _, written = judge([run], replay=lambda *_: ["0123"])
     assert written["replayed"] == {"one": ["0123"]}
+    assert "one: 1 random tasks, base and adapter from disk" in (run / "gate.html").read_text()
+
+
+def test_the_incumbent_is_played_again_too(run, tmp_path):
+    """Records that make it look worse would pass whoever is to replace it."""
+    served = reseed(run, tmp_path / "served", 2, after=one_in(20))
+    asked = []
+
+    def replay(read, split, names):
+        asked.append((read.run, split, tuple(names)))
+        if read.run == "served" and len(asked) > 2:
+            raise DataError("plays otherwise")
+        return ["0123"]
+
+    _, written = judge([run], served, replay=replay)
+    assert asked == [("one", "test", ("baseline", "final")), ("served", "test", ("final",))]
+    assert written["replayed"] == {"one": ["0123"], "served": ["0123"]}
+    with pytest.raises(DataError, match="plays otherwise"):
+        judge([run], served, replay=replay)
+    read = evidence.read(served)
+    one = replay_final(read)
+    assert one == ["final"]
+
+
+def replay_final(read):
+    """Which players are made when only the candidate is played."""
+    made = []
+
+    def player(name):
+        made.append(name)
+        return FromRecords(read, name)
+
+    replay.check(read, 5, player, random.Random(0), split="test", names=("final",))
+    return sorted(set(made))
+
+
+def test_an_incumbent_that_cannot_be_played_is_said_not_to_have_been(run, tmp_path):
+    served = reseed(run, tmp_path / "served", 2, after=one_in(20))
+
+    def replay(read, split, names):
+        if read.run == "served":
+            raise ConfigError("there is no base model in /nowhere")
+        return ["0123"]
+
+    _, written = judge([run], served, replay=replay)
+    assert written["not_replayed"] == {"served": "there is no base model in /nowhere"}
+    said = "The incumbent served was not played again: there is no base model in /nowhere."
+    assert said in told(written)
+    assert said in (run / "gate.html").read_text()
+
+
+def test_a_folder_named_by_mistake_withdraws_nothing(run, tmp_path):
+    judge([run])
+    (tmp_path / "typo").mkdir()
+    found = CliRunner().invoke(gate, [str(run), str(tmp_path / "typo")])
+    assert found.exception.exit_code == 2
+    assert lineage.read(run)["gate"]["decision"] == "passed"
+    assert all((run / name).exists() for name in WRITTEN)
+
+
+def test_the_base_is_compared_by_its_whole_digest(run, other):
+    edit(run / "run.json", lambda manifest: manifest["base"].update(digest=manifest["base"]["digest"][:16]))
+    refused(run, r"the manifest names the base by '\w{16}', no SHA-256")
+    first, second = evidence.read(other), evidence.read(other)
+    second.manifest |= {"run": "three", "base": {"digest": first.manifest["base"]["digest"][:16] + "0" * 48}}
+    second.recipe, second.weights = second.recipe.model_copy(update={"seed": 9}), "others"
+    second.manifest["data"] = first.manifest["data"] | {"train": "0"}
+    with pytest.raises(ConfigError, match="differ in more than their seed"):
+        evidence.check_comparable(first, second, seeds=True)
+
+
+def test_what_changes_no_result_may_differ_between_seeds(run, other):
+    first, second = evidence.read(run), evidence.read(other)
+    patient = recipe.Recovery(max_attempts=99)
+    second.recipe = second.recipe.model_copy(update={"recovery": patient})
+    evidence.check_comparable(first, second, seeds=True)
+
+
+def test_a_base_of_undeclared_ancestry_is_said_to_be_one(run):
+    found = CliRunner().invoke(gate, [str(run)])
+    assert (
+        "What the base of one was taught is not declared: the base model has no ancestry.json."
+        in found.stdout
+    )
+    page = (run / "gate.html").read_text()
+    assert "<strong>not declared</strong>: the base model has no ancestry.json" in page
+    assert "2 mirrored on purpose" in page
+    shown = json.loads((run / "gate.json").read_text())["evidence"]["one"]["ancestry"]
+    assert (shown["declared"], shown["taught"]) == (False, [])
+    assert [(one["split"], one["seen_in"], one["declared"]) for one in shown["alike"]] == [("ood", "test", 2)]
+
+
+def test_a_key_of_a_file_is_no_line_of_ours(run):
+    edit(run / "recipe.json", lambda chosen: chosen.update({"x\x1b[2K\nPassed.\n": 1}))
+    told = refused(run, "is not the recipe that the run began with")
+    assert r"x\x1b[2K\nPassed.\n is 1" in told
+    assert "\n" not in told

@@ -8,7 +8,7 @@ import pytest
 from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, forge, one_in, refused
 from tests.training.test_seal import BLANKS
-from training import lineage
+from training import lineage, seal
 from training.errors import DataError, visible
 from training.evaluate import read_records, summarize
 from training.gate.judge import judge
@@ -313,7 +313,99 @@ def test_an_unfinished_look_of_the_base_counts_too(run):
     base = base_of(lineage.read(run))
     evaluate(run, "test", "peek", base, one_in(30), again="another engine")
     edit(run / "run.json", lambda manifest: hide(manifest, "peek", "test_plays"))
+    path = run / "evaluations" / "peek.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
     assert judge([run])[0].looks == {"one": 2}
+
+
+def test_a_look_that_was_played_to_its_end_is_not_taken_for_one_that_was_not(run):
+    """As many of each task, too: then it was finished, whatever the manifest says."""
+    own = gate_run.candidate(lineage.read(run)["adapter"])
+    evaluate(run, "test", "again1", own, one_in(3, 1), again="we hoped for better")
+    edit(run / "run.json", lambda manifest: hide(manifest, "again1", "test_plays"))
+    refused(run, "again1.jsonl holds every task of test, and no end of the play is on record")
+
+
+def test_a_play_that_was_begun_is_shown_with_its_reason(run):
+    own = gate_run.candidate(lineage.read(run)["adapter"])
+    evaluate(run, "test", "again1", own, one_in(3, 1), again="we hoped for better")
+    edit(run / "run.json", lambda manifest: hide(manifest, "again1", "test_plays"))
+    (run / "evaluations" / "again1.jsonl").unlink()
+    decision, written = judge([run])
+    assert decision.looks == {"one": 2}
+    (begun,) = written["evidence"]["one"]["begun"]
+    assert (begun["label"], begun["again"]) == ("again1", "we hoped for better")
+    page = (run / "gate.html").read_text()
+    assert f"{own} began test again as again1" in page
+    assert "and did not finish, because: we hoped for better" in page
+
+
+TYPED = [
+    "wrong GPU\nsee ticket",
+    "to compare\xa0: x",
+    "again \U0001f469\u200d\U0001f52c",
+    "a\tb",
+    "x\u200fy",
+    "re\xadplay",
+    "\ud800a",
+]
+
+
+@pytest.mark.parametrize("reason", TYPED, ids=range(len(TYPED)))
+def test_a_reason_that_was_accepted_is_never_refused(run, reason):
+    own = gate_run.candidate(lineage.read(run)["adapter"])
+    evaluate(run, "test", "again1", own, one_in(40), again=reason)
+    _, written = judge([run])
+    shown = next(play["again"] for play in written["evidence"]["one"]["plays"] if play["again"])
+    assert shown == visible(" ".join(reason.split()))
+    for section in ("test_plays", "test_started"):  # an earlier version kept it as it was typed
+        edit(run / "run.json", lambda m, section=section: m[section][-1].update(again=reason))
+    _, written = judge([run])
+    shown = [play["again"] for play in written["evidence"]["one"]["plays"] if play["again"]]
+    assert shown == [visible(reason)]
+
+
+def test_further_samples_of_dev_that_are_being_played_withdraw_nothing(run):
+    evaluate(run, "dev", "peek", "adapter:10", one_in(2))
+    judge([run])
+    path = run / "evaluations" / "peek.jsonl"
+    played = path.read_text()
+    path.write_text(played + played.splitlines(keepends=True)[0].replace('"sample":0', '"sample":1'))
+    with pytest.raises(DataError, match="run 'one': peek is unfinished: more samples of dev") as error:
+        judge([run])
+    assert "go on with the same `skypod evaluate`" in error.value.remedy
+    assert lineage.read(run)["gate"]["decision"] == "passed"
+    assert all((run / name).exists() for name in gate_run.WRITTEN)
+    path.write_text(played)
+    assert judge([run])[0].passed
+
+
+def test_a_file_of_any_size_is_not_read(run):
+    with (run / "evaluations" / "hole.jsonl").open("wb") as file:
+        file.truncate(60 << 30)
+    refused(run, "evaluations/hole.jsonl has 64,424,509,440 bytes, which is more than a run writes")
+
+
+def test_a_base_that_was_looked_at_before_training_does_not_keep_the_run_from_deciding(run):
+    """Its own play says why it repeats; the look counts where it came out otherwise."""
+    base = base_of(lineage.read(run))
+    own = lineage.read(run)["test_started"][0]["started"]
+
+    def looked(manifest):
+        for section, time in (("test_started", "started"), ("test_plays", "played")):
+            entry = next(play for play in manifest[section] if play["label"] == "peek")
+            manifest[section].remove(entry)
+            manifest[section].insert(0, entry | {"again": None, time: own})
+            for play in manifest[section]:
+                if play["label"] == "baseline":
+                    play["again"] = seal.OWN
+
+    evaluate(run, "test", "peek", base, one_in(4), again="before")
+    edit(run / "run.json", looked)
+    decision, _ = judge([run])
+    assert decision.passed
+    assert decision.looks == {"one": 2}
+    assert f"{base} played test again as baseline" in (run / "gate.html").read_text()
 
 
 @pytest.mark.parametrize("split", ["test", "dev"])

@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from cdk_app.audit import audit_contamination, audit_reward
-from tests.training.gate_run import edit, make, one_in, refused
-from training import exports, lineage, recipe, splits
+from cdk_app.gate import _require_same_lessons
+from tests.training.gate_run import RECIPE, SMALL, edit, make, one_in, refused
+from training import exports, lineage, prepare, recipe, splits
 from training.audits import ancestry, contamination
 from training.errors import ConfigError, DataError
 from training.files import tree_digest
@@ -129,11 +130,15 @@ def test_what_the_base_was_taught_stays_what_it_was(run):
     refused(run, r"what the audit finds \(declared\) is not what was noted when the run was prepared")
 
 
+def prints(digits):
+    return ancestry.Prints(*(one * 16 for one in digits))
+
+
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
     """A run whose base was taught two tasks, turned in all ways."""
     folder = tmp_path_factory.mktemp("taught")
-    lists = [ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgh")], symmetries=True)]
+    lists = [ancestry.Body("lessons", [prints("abcd"), prints("ef01")], symmetries=True)]
     return make(folder / "one", folder / "base", before=one_in(3), after=one_in(40), lists=lists)
 
 
@@ -146,14 +151,43 @@ def teach(run, *bodies):
 @pytest.mark.parametrize(
     "body",
     [
-        ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgx")], symmetries=True),
-        ancestry.Body("lessons", [ancestry.Prints(*"abcd"), ancestry.Prints(*"efgh")]),
+        ancestry.Body("lessons", [prints("abcd"), prints("ef02")], symmetries=True),
+        ancestry.Body("lessons", [prints("abcd"), prints("ef01")]),
     ],
 )
 def test_as_many_other_lessons_are_not_what_was_noted(taught, tmp_path, body):
     run = shutil.copytree(taught, tmp_path / "one")
     teach(run, body)
     refused(run, r"what the audit finds \(taught\) is not what was noted")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [ancestry.Body("other", [prints("abcd"), prints("ef01")], symmetries=True)],
+        [ancestry.Body("lessons", [prints("abcd"), prints("ef01")])],
+        [ancestry.Body("lessons", [prints("abcd"), prints("ef01")], symmetries=True, generator={"seed": 7})],
+        [],
+        None,
+    ],
+)
+def test_the_base_at_hand_declares_all_that_the_run_keeps(taught, tmp_path, own):
+    base = tmp_path / "base"
+    base.mkdir()
+    _require_same_lessons(taught, shutil.copytree(taught.parent / "base", tmp_path / "same"))
+    if own is not None:
+        ancestry.declare(base, own)
+    with pytest.raises(DataError, match="declares other lessons"):
+        _require_same_lessons(taught, base)
+
+
+@pytest.mark.parametrize("odd", ["ABCDEFABCDEFABCD", "abc", "a" * 17, "\x1b[2K"])
+def test_a_digest_of_another_form_is_like_no_task_and_refused(tmp_path, odd):
+    ancestry.declare(
+        tmp_path, [ancestry.Body("lessons", [ancestry.Prints("a" * 16, odd, "b" * 16, "c" * 16)])]
+    )
+    with pytest.raises(DataError, match="which is no digest of a task: they are 16 digits of 0-9 and a-f"):
+        ancestry.read(tmp_path)
 
 
 def test_an_audit_of_later_files_replaces_nothing_that_was_noted(taught, tmp_path):
@@ -205,6 +239,26 @@ def test_a_leak_with_every_digest_renewed_is_refused(run, split, source, faults)
 def test_an_unfinished_run_is_refused(run):
     edit(run / "run.json", lambda manifest: manifest.pop("adapter"))
     refused(run, "training has not finished: there is no adapter")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "\xff", "[" * 100_000, "{}", '{"recipe": []}', '{"base": {}}', '{"evaluations": {"a": 1}}'],
+)
+def test_a_damaged_manifest_is_told_by_both_audits(run, content):
+    (run / "run.json").write_bytes(content.encode("latin-1"))
+    for command in (audit_contamination, audit_reward):
+        found = CliRunner().invoke(command, [str(run)])
+        assert isinstance(found.exception, DataError)
+        assert "files of run 'one' are not as a run writes them: run.json: " in found.exception.problem
+
+
+def test_no_threshold_is_beyond_the_arithmetic(sound, tmp_path):
+    for alpha in (1e-17, 0.0):
+        with pytest.raises(ConfigError, match=r"gate.alpha = "):
+            recipe.load(RECIPE, SMALL | {"gate.alpha": alpha})
+    least = recipe.load(RECIPE, SMALL | {"gate.alpha": 1e-6, "gate.min_solve_rate": 0.5})
+    prepare.prepare(least, tmp_path / "run", base_dir=sound.parent / "base", image="test")
 
 
 @pytest.mark.parametrize(

@@ -235,14 +235,14 @@ def test_a_finished_play_that_was_changed_is_not_shown(run_dir):
 
 @pytest.mark.parametrize("still", ["evaluations", "test_plays"])
 def test_a_play_that_one_of_manifest_and_seal_notes_is_not_exchanged(run_dir, still):
-    """Taking the other entry out of the manifest helps nobody."""
+    """Taking the other entry out of the manifest helps nobody: it takes both."""
     path = run_dir / "evaluations" / "final.jsonl"
     with editing(run_dir) as manifest:
         if still == "test_plays":
             del manifest["evaluations"]["final"]
         else:
             manifest["test_plays"] = [play for play in manifest["test_plays"] if play["label"] != "final"]
-    assert "final" in read(run_dir).evaluations
+    assert "final" not in read(run_dir).evaluations
     shorten(path, 5)
     assert "final.jsonl is not what was recorded on 20" in text_of(run_dir)
     shutil.copyfile(run_dir / "evaluations" / "baseline.jsonl", path)
@@ -363,16 +363,25 @@ def test_text_that_utf_8_cannot_hold_is_escaped(run_dir):
     assert "<h1>\\ud800</h1>" in text
 
 
-def test_evaluations_of_other_mazes_are_not_paired(run_dir):
+def test_a_play_is_of_all_tasks_and_of_the_runs_own_policies(run_dir):
+    """Whatever both notes say: some of the tasks, or a better run's records, are not this run's result."""
     path = run_dir / "evaluations" / "final.jsonl"
-    shorten(path)
-    with editing(run_dir) as manifest:
-        for noted in (manifest["evaluations"]["final"], *manifest["test_plays"]):
-            if noted.get("label", "final") == "final":
-                noted["records"] = file_digest(path)
-    text = text_of(run_dir)
-    assert "Before and after cannot be paired" in text
-    assert "Maze by maze" not in text
+    sound = path.read_text()
+    for content, told in (
+        (
+            "".join(sound.splitlines(keepends=True)[:-1]),
+            "final holds 63 episodes, of 63 of the 64 tasks of test",
+        ),
+        (sound.replace('"policy":"adapter:', '"policy":"adapter:0'), "final was not played by adapter:"),
+    ):
+        path.write_text(content)
+        with editing(run_dir) as manifest:
+            for noted in (manifest["evaluations"]["final"], *manifest["test_plays"]):
+                if noted.get("label", "final") == "final":
+                    noted["records"] = file_digest(path)
+        text = text_of(run_dir)
+        assert f"No evaluation: evaluations/final.jsonl could not be read ({told}" in text
+        assert "Maze by maze" not in text
 
 
 def test_a_run_that_has_just_begun_has_a_page(run_dir):

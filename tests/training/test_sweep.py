@@ -12,57 +12,54 @@ import pytest
 
 from rehearsal import sweep as sweep_command
 from rehearsal.session import Order
-from tests.training.conftest import Scripted, oracle
+from tests.training import gate_run
+from tests.training.gate_run import edit, evaluate, forge
 from training import lineage, prepare, recipe, report, seal, splits, sweep
 from training.errors import ConfigError, DataError
-from training.evaluate import EvaluationSettings, play, summarize
-from training.protocol import STOP
+from training.gate import evidence
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-SMALL = {"data.train_mazes": 12, "data.dev_mazes": 3, "data.test_512_mazes": 4, "data.ood_mazes": 3}
+BASE = [seal.label("baseline", split) for split in seal.SEALED]
 
 
 @pytest.fixture(scope="module")
 def chosen() -> recipe.Recipe:
-    return recipe.load(RECIPES / "maze-smoke.toml", SMALL)
+    return recipe.load(gate_run.RECIPE, gate_run.SMALL)
+
+
+def able(chosen: recipe.Recipe, test: int, test_512: int, ood: int) -> gate_run.Solves:
+    """Solves so many of each sealed split, and all of dev but the first."""
+    built = splits.of_recipe(chosen)
+    rows = (*built.test[:test], *built.test_512[:test_512], *built.ood[:ood], *built.dev[1:])
+    return {row["digest"] for row in rows}.__contains__
 
 
 @pytest.fixture(scope="module")
 def start(chosen, tmp_path_factory) -> Callable[..., Path]:
-    """Makes a run that has not been trained: copies of one, because its mazes do not matter here."""
-    first = tmp_path_factory.mktemp("first")
-    (first / "config.json").write_text("{}")
-    prepare.prepare(chosen, first / "run", base_dir=first, image="test")
+    """Makes a run that has not been trained."""
+    base = tmp_path_factory.mktemp("base")
+    (base / "config.json").write_text("{}")
 
-    def copy(run_dir: Path, seed: int = 0) -> Path:
-        shutil.copytree(first / "run", run_dir)
-        recipe.write_resolved(sweep.seeded(chosen, seed), run_dir / "recipe.json")
+    def prepared(run_dir: Path, seed: int = 0) -> Path:
+        prepare.prepare(sweep.seeded(chosen, seed), run_dir, base_dir=base, image="test")
         return run_dir
 
-    return copy
+    return prepared
 
 
-def evaluate(run_dir: Path, split: str, label: str, solved: int) -> None:
-    """Play a split as the trainer does, with a policy that solves the first `solved` tasks."""
-    env = recipe.read_resolved(run_dir / "recipe.json").environment
-    tasks = [splits.row_task(row) for row in lineage.read_split(run_dir, split)]
-    able = {task.digest for task in tasks[:solved]}
-    policy = "base" if label.startswith("baseline") else "adapter"
-    seal.check(run_dir, policy, split, label)
-    settings = EvaluationSettings(env.make(), max_turns=env.max_turns, reward=env.reward, policy=policy)
-    path = run_dir / "evaluations" / f"{label}.jsonl"
-    player = Scripted(tasks, lambda maze, at, turn: oracle(maze, at, turn) if maze.digest in able else STOP)
-    records = play(player, tasks, settings, records_path=path)
-    lineage.record_evaluation(run_dir, label, path, {"split": split, **summarize(records).to_json()})
-    seal.log(run_dir, policy, split, label, path)
+def base_of(run_dir: Path) -> str:
+    return "base:" + lineage.read(run_dir)["base"]["digest"][:16]
 
 
-def finish(run_dir: Path, solved: int) -> Path:
-    evaluate(run_dir, "dev", "dev-0000", 1)
-    evaluate(run_dir, "dev", "dev-0002", 3)
-    for split, (before, after) in {"test": (32, solved), "test-512": (2, 4), "ood": (0, 3)}.items():
-        evaluate(run_dir, split, seal.label("baseline", split), before)
-        evaluate(run_dir, split, seal.label("final", split), after)
+def finish(run_dir: Path, chosen: recipe.Recipe, solved: int) -> Path:
+    """Plays and trains as a run does; its adapter solves so many of the published 64."""
+    before, after = able(chosen, 32, 2, 0), able(chosen, solved, 24, 6)
+    adapter = gate_run._train(run_dir, f"of {run_dir.name}")
+    lineage.update(run_dir, adapter=adapter)
+    evaluate(run_dir, "dev", "dev-0000", base_of(run_dir), before)
+    evaluate(run_dir, "dev", "dev-0002", "adapter:2", lambda digest: True)
+    for split in seal.SEALED:
+        evaluate(run_dir, split, seal.label("baseline", split), base_of(run_dir), before)
+        evaluate(run_dir, split, seal.label("final", split), gate_run.candidate(adapter), after)
     (run_dir / "metrics.jsonl").write_text(
         "".join(json.dumps({"step": step, "train_solve_rate": 0.5}) + "\n" for step in (1, 2, 2))
     )
@@ -71,12 +68,12 @@ def finish(run_dir: Path, solved: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(start, tmp_path_factory) -> dict[int, Path]:
+def runs(chosen, start, tmp_path_factory) -> dict[int, Path]:
     """Two finished seeds, which solve 60 and 64 of the published 64, and one that was cut off."""
     folder = tmp_path_factory.mktemp("runs")
     found = {seed: start(folder / f"s-seed{seed}", seed) for seed in (0, 1, 2)}
-    finish(found[0], 60)
-    finish(found[1], 64)
+    finish(found[0], chosen, 60)
+    finish(found[1], chosen, 64)
     return found
 
 
@@ -94,47 +91,145 @@ def test_mean_worst_and_interval_over_the_finished_seeds(chosen, runs):
     gain = found["spread"]["test"]["gain"]
     assert gain["values"] == [28 / 64, 32 / 64]
     assert found["spread"]["ood"]["baseline"]["values"] == [0.0, 0.0]
+    json.dumps(found, allow_nan=False)
 
 
 def test_each_run_is_paired_with_its_own_base(chosen, runs):
     one = sweep.collect("s", chosen, runs)["runs"][0]
     assert (one["splits"]["test"]["won"], one["splits"]["test"]["lost"]) == (28, 0)
-    assert one["dev"] == [[0, pytest.approx(1 / 3)], [2, 1.0]]
+    assert one["dev"] == [[0, 0.75], [2, 1.0]]
     assert one["train"] == [[1, 0.5], [2, 0.5]]
 
 
 @pytest.fixture
 def copied(runs, tmp_path) -> Path:
-    return Path(shutil.copytree(runs[0], tmp_path / "s-seed0"))
+    return Path(shutil.copytree(runs[1], tmp_path / "s-seed1"))
 
 
-def test_figures_are_those_of_the_records_whatever_the_manifest_says(chosen, runs, copied):
-    with lineage.changing(copied) as manifest:
-        for label in ("final", "dev-0002"):
-            manifest["evaluations"][label] |= {"solved": 1, "solve_rate": 0.99, "low": 0.98, "high": 1.0}
-    assert sweep.collect("s", chosen, {0: copied}) == sweep.collect("s", chosen, {0: runs[0]})
+def swap(run_dir: Path, other: Path, label: str, note: list[str]) -> None:
+    """The records of another run's play in the place of a run's own, and the digests renewed."""
+    stolen = [
+        json.loads(line) for line in (other / "evaluations" / f"{label}.jsonl").read_text().splitlines()
+    ]
+    forge(run_dir, label, lambda lines: lines.__setitem__(slice(None), stolen), note)
 
 
-@pytest.mark.parametrize("label", ["final", "baseline-ood", "dev-0002"])
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_records_that_were_changed_are_refused(chosen, copied, label, forgotten):
-    path = copied / "evaluations" / f"{label}.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
-    if forgotten and not label.startswith("dev"):
-        with lineage.changing(copied) as manifest:
-            del manifest["evaluations"][label]
-    with pytest.raises(DataError, match=rf"{label}\.jsonl is not what was recorded on 20"):
-        sweep.collect("s", chosen, {0: copied})
-    path.unlink()
-    with pytest.raises(DataError, match=rf"{label}\.jsonl is not what was recorded on 20"):
-        sweep.collect("s", chosen, {0: copied})
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda run, other: edit(
+                run / "run.json", lambda m: m["evaluations"]["final"].update(solve_rate=0.99)
+            ),
+            "final is on record with solve_rate 0.99",
+        ),
+        (
+            lambda run, other: edit(
+                run / "run.json", lambda m: m["evaluations"]["dev-0002"].update(low=0.99)
+            ),
+            "dev-0002 is on record with low 0.99",
+        ),
+        (lambda run, other: swap(run, other, "final", []), "final.jsonl was changed"),
+        (lambda run, other: swap(run, other, "final", ["manifest"]), "the seal noted"),
+        (lambda run, other: swap(run, other, "final", ["seal"]), "the manifest noted"),
+        (
+            lambda run, other: swap(run, other, "final", ["seal", "manifest"]),
+            "final.jsonl was played by adapter",
+        ),
+        (
+            lambda run, other: forge(run, "final", lambda lines: lines.pop(), ["seal", "manifest"]),
+            "final holds 63 episodes, of 63 of the 64 tasks of test",
+        ),
+        (
+            lambda run, other: edit(run / "run.json", lambda m: m["evaluations"].pop("final")),
+            "final was finished on test, but its evaluation is not on record",
+        ),
+        (
+            lambda run, other: edit(run / "run.json", lambda m: m["evaluations"]["final"].update(samples=3)),
+            "final is of 3 samples at temperature 0, and cannot decide",
+        ),
+        (lambda run, other: edit(run / "run.json", lambda m: m.pop("attempts")), "run.json: no attempts"),
+        (lambda run, other: (run / "metrics.jsonl").unlink(), "metrics.jsonl is not as a run writes it"),
+        (
+            lambda run, other: (run / "metrics.jsonl").write_text("{}\n"),
+            "metrics.jsonl is not as a run writes it",
+        ),
+        (lambda run, other: (run / "cost.json").write_text("{"), "cost.json is not as it was written"),
+        (lambda run, other: (run / "cost.json").write_text("{}"), "cost.json is not as it was measured"),
+        (
+            lambda run, other: (run / "run.json").write_text("{"),
+            "files of run 's-seed1' are not as a run writes",
+        ),
+    ],
+)
+def test_a_seed_is_evidence_that_a_gate_would_take(chosen, runs, copied, change, told):
+    change(copied, runs[0])
+    with pytest.raises(DataError, match=told):
+        sweep.collect("s", chosen, {0: runs[0], 1: copied})
+
+
+def test_a_step_without_its_rate_is_no_point_of_the_curve(chosen, copied):
+    (copied / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "train_solve_rate": NaN}\n')
+    assert sweep.collect("s", chosen, {1: copied})["runs"][0]["train"] == []
+
+
+def test_a_seed_is_no_link_or_copy_of_another(chosen, runs, tmp_path):
+    link = tmp_path / "s-seed1"
+    link.symlink_to(runs[1])
+    with pytest.raises(DataError, match="'s-seed1' is a link, no run of its own"):
+        sweep.collect("s", chosen, {1: link})
+    copy = Path(shutil.copytree(runs[1], tmp_path / "s-seed4"))
+    with pytest.raises(ConfigError, match="'s-seed4' is there and is not seed 4 of this recipe"):
+        sweep.collect("s", chosen, {1: runs[1], 4: copy})
+    for name in ("run.json", "recipe.json"):
+        for change in (lambda it: it.update(run="s-seed4"), reseeded):
+            edit(copy / name, lambda it, change=change: change(it))
+    sweep.require_own(chosen, {4: copy})
+    with pytest.raises(DataError, match="the rows of train are not those that the recipe draws"):
+        sweep.collect("s", chosen, {1: runs[1], 4: copy})
+
+
+def reseeded(found) -> None:
+    """Seed 4 in a recipe, or in the recipe of a manifest."""
+    of = found.get("recipe", found)
+    of.pop("run", None)
+    of["seed"] = of["data"]["seed"] = 4
+
+
+def test_seeds_of_one_adapter_or_of_two_bases_are_no_sweep(chosen, runs, monkeypatch):
+    def same(found):
+        found.weights = read(runs[0]).weights
+        return found
+
+    def other_base(found):
+        found.manifest["base"]["digest"] = found.manifest["base"]["digest"][:16] + "0" * 48
+        return found
+
+    read = evidence.read
+    for change, told in ((same, "hold the same adapter"), (other_base, "differ in more than their seed")):
+
+        def altered(run_dir, change=change):
+            found = read(run_dir)
+            return change(found) if found.run == "s-seed1" else found
+
+        monkeypatch.setattr(evidence, "read", altered)
+        with pytest.raises(ConfigError, match=told):
+            sweep.collect("s", chosen, runs)
+
+
+def test_further_plays_are_told(chosen, runs, copied, tmp_path):
+    own = gate_run.candidate(lineage.read(copied)["adapter"])
+    assert sweep.collect("s", chosen, {1: copied})["runs"][0]["looks"] == []
+    evaluate(copied, "test", "lucky", own, lambda digest: True, again="we hoped <b>")
+    found = sweep.collect("s", chosen, {1: copied})
+    (tmp_path / sweep.FILE).write_text(json.dumps(found))
+    page = report.write_sweep(tmp_path).read_text()
+    assert f"<li>seed 1: {own} on test as lucky, because: we hoped &lt;b&gt;</li>" in page
 
 
 def test_a_dev_evaluation_of_the_users_is_no_step(chosen, runs, copied):
-    shutil.copyfile(copied / "evaluations" / "dev-0002.jsonl", copied / "evaluations" / "dev-dev.jsonl")
-    with lineage.changing(copied) as manifest:
-        manifest["evaluations"]["dev-dev"] = manifest["evaluations"]["dev-0002"]
-    assert sweep.outcome(0, copied)["dev"] == sweep.outcome(0, runs[0])["dev"]
+    evaluate(copied, "dev", "dev-dev", "adapter:9", lambda digest: False)
+    assert sweep.collect("s", chosen, {1: copied})["runs"] == sweep.collect("s", chosen, {1: runs[1]})["runs"]
 
 
 def test_one_seed_has_no_interval():
@@ -147,11 +242,10 @@ def test_a_run_is_finished_only_with_every_sealed_play(start, tmp_path):
     run_dir = start(tmp_path / "run")
     assert not sweep.is_finished(run_dir)
     lineage.update(run_dir, finished=lineage.now())
-    for split in seal.SEALED:
-        evaluate(run_dir, split, seal.label("baseline", split), 1)
-    assert not sweep.is_finished(run_dir)
-    for split in seal.SEALED:
-        evaluate(run_dir, split, seal.label("final", split), 1)
+    for when in ("baseline", "final"):
+        assert not sweep.is_finished(run_dir)
+        for split in seal.SEALED:
+            evaluate(run_dir, split, seal.label(when, split), when, lambda digest: False)
     assert sweep.is_finished(run_dir)
 
 
@@ -175,10 +269,10 @@ def test_the_page_shows_every_seed_and_names_what_is_missing(chosen, runs, tmp_p
     assert "Seed 7 has not come to its end" in report.write_sweep(tmp_path).read_text()
 
 
-def test_the_page_stands_odd_commits(chosen, runs, copied, tmp_path):
+def test_the_page_stands_odd_commits(chosen, runs, tmp_path):
+    found = sweep.collect("s", chosen, runs)
     for commit in (7, "\ud800"):
-        lineage.update(copied, commit=commit)
-        found = sweep.collect("s", chosen, {0: copied, 1: runs[1]})
+        found["runs"][0]["commit"] = commit
         (tmp_path / sweep.FILE).write_text(json.dumps(found))
         assert f"<code>{commit}</code>".encode(errors="backslashreplace") in (
             report.write_sweep(tmp_path).read_bytes()
@@ -188,6 +282,11 @@ def test_the_page_stands_odd_commits(chosen, runs, copied, tmp_path):
 def test_a_run_of_another_recipe_is_not_taken_for_a_seed(chosen, start, tmp_path):
     run_dir = start(tmp_path / "run")
     sweep.require_own(chosen, {0: run_dir, 1: tmp_path / "nothing"})
+    patient = chosen.model_copy(update={"recovery": recipe.Recovery(max_attempts=99)})
+    sweep.require_own(patient, {0: run_dir})
+    (tmp_path / "nowhere").symlink_to("nothing")
+    with pytest.raises(ConfigError, match="'nowhere' is there and is not seed 2"):
+        sweep.require_own(chosen, {2: tmp_path / "nowhere"})
     with pytest.raises(ConfigError, match="'run' is there and is not seed 1"):
         sweep.require_own(chosen, {1: run_dir})
     (run_dir / "recipe.json").unlink()
@@ -202,7 +301,7 @@ def test_seeds_are_different_whole_numbers(text):
 
 
 def test_the_bases_plays_are_taken_over_from_a_run_of_the_same_base(start, runs, tmp_path):
-    run_dir = start(tmp_path / "run")
+    run_dir = start(tmp_path / "run", 5)
     sweep_command.adopt_base(run_dir, runs[0])
     labels = ["dev-0000", "baseline", "baseline-test-512", "baseline-ood"]
     for label in labels:
@@ -211,8 +310,23 @@ def test_the_bases_plays_are_taken_over_from_a_run_of_the_same_base(start, runs,
     assert lineage.read(run_dir)["base_played_by"] == {"run": "s-seed0", "labels": labels}
     assert not (run_dir / "evaluations" / "final.jsonl").exists()
     # The trainer continues such a play, and finds that nothing is left of it.
-    evaluate(run_dir, "test", "baseline", 64)
+    evaluate(run_dir, "test", "baseline", base_of(run_dir), lambda digest: True)
     assert lineage.read(run_dir)["evaluations"]["baseline"]["solved"] == 32
+
+
+@pytest.mark.parametrize("label", ["dev-0000", *BASE])
+def test_a_play_of_the_base_is_taken_over_as_it_was_sealed_or_not_at_all(start, copied, tmp_path, label):
+    """The other run's seal would go with it: here it would be sealed anew, whatever it holds."""
+    run_dir, path = start(tmp_path / "run", 5), copied / "evaluations" / f"{label}.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=rf"{label}.jsonl is not what was recorded on"):
+        sweep_command.adopt_base(run_dir, copied)
+    with lineage.changing(copied) as manifest:
+        del manifest["evaluations"][label]
+        manifest["test_plays"] = [play for play in manifest["test_plays"] if play["label"] != label]
+    sweep_command.adopt_base(run_dir, copied)
+    assert not (run_dir / "evaluations" / path.name).exists()
+    assert label not in lineage.read(run_dir)["base_played_by"]["labels"]
 
 
 def test_no_play_is_taken_over_from_a_run_of_another_base(start, runs, tmp_path):
@@ -238,7 +352,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
                 if "make mazes" in title:
                     start(root / r.run, 3)
                 if "train" in title:
-                    finish(root / r.run, 62)
+                    finish(root / r.run, chosen, 62)
 
         def require_clean(self):
             pass
@@ -254,7 +368,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
 
     monkeypatch.setattr(sweep_command, "replace", run_of)
     monkeypatch.setattr(sweep_command.stages, "forget_scratch", lambda r: None)
-    order = Order(chosen, RECIPES / "maze-smoke.toml", "paper", None, None, SimpleNamespace(runs=root))
+    order = Order(chosen, gate_run.RECIPE, "paper", None, None, SimpleNamespace(runs=root))
     monkeypatch.setattr(Order, "read", lambda *arguments: order)
     arguments = ["smoke", "--seeds", "0,1,2,3", "--name", "s"]
     sweep_command.command.main(arguments, standalone_mode=False)

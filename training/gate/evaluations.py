@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from training import seal
+from training import recorded, seal
 from training.errors import ConfigError, DataError, SkypodError
 from training.evaluate import EvaluationRecord, EvaluationSettings, read_records, summarize
 from training.files import file_digest, read_json
@@ -19,9 +19,16 @@ from training.gate.decision import Look
 if TYPE_CHECKING:
     from training.gate.evidence import Evidence
 
-BASE, CANDIDATE = "baseline", "final"
+BASE, CANDIDATE = seal.BASELINE, seal.FINAL
+_DECIDING = {
+    seal.label(name, split): (name, split) for split in seal.SEALED for name in (BASE, CANDIDATE)
+}
 _OF_A_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}")
 """What `skypod evaluate` calls the split of a user's file."""
+
+
+class _GoesOnError(SkypodError):
+    """A play of what is not sealed goes on: what was on record of it is still there."""
 
 
 def read(evidence: "Evidence") -> None:
@@ -29,33 +36,19 @@ def read(evidence: "Evidence") -> None:
     manifest = evidence.manifest
     rows = {split: evidence.rows.get(split, ()) for split in seal.SEALED}
     evidence.problems += ledger.faults(evidence.folder, manifest, rows)
-    plays = {play["label"]: play for play in manifest.get(seal.PLAYS, [])}
-    deciding = {
-        seal.label(name, split): (split, policy)
-        for split in seal.SEALED
-        for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate))
-    }
     found = {}
-    for at in dict.fromkeys((*deciding, *manifest["evaluations"])):
-        entry, play = manifest["evaluations"].get(at), plays.get(at)
-        split, policy = deciding.get(at) or (entry["split"], entry["policy"])
-        if at not in deciding and split in seal.SEALED and play is None:
-            evidence.problems.append(f"{at} played {split} past its seal")
+    for at in dict.fromkeys((*_DECIDING, *manifest["evaluations"])):
         try:
-            if entry is None or (at in deciding and play is None):
-                raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
-            if at in deciding and (entry.get("temperature") or entry["samples"] != 1):
-                raise DataError(
-                    f"{at} is of {entry['samples']} samples at temperature "
-                    f"{entry.get('temperature') or 0:g}, and cannot decide; greedy play of each task once can"
-                )
-            found[at] = _records(evidence, at, split, policy, entry, play)
+            found[at] = take(evidence, at)
+        except _GoesOnError as error:
+            evidence.unfinished.append(error.problem)
         except SkypodError as error:
             evidence.problems.append(error.problem)
-    evidence.records = {at: found[at] for at in deciding if at in found}
+    evidence.records = {at: found[at] for at in _DECIDING if at in found}
+    plays = {play["label"]: play for play in manifest.get(seal.PLAYS, [])}
     begun = [play for play in manifest.get(seal.STARTED, []) if play["label"] not in plays]
     for play in (*plays.values(), *begun):
-        if play["label"] not in deciding:
+        if play["label"] not in _DECIDING:
             records = found.get(play["label"])
             # Several episodes of a task cannot be paired with one: such a look counts, whatever it showed.
             if records and {record.key for record in records} != evidence.keys(play["split"]):
@@ -63,6 +56,29 @@ def read(evidence: "Evidence") -> None:
             evidence.looks.append(
                 Look(play["candidate"], play["label"], play["split"], play["again"], records)
             )
+
+
+def take(evidence: "Evidence", at: str) -> list[EvaluationRecord]:
+    """The records of one evaluation. DataError unless all that is noted of it agrees with them, and of what
+    decides with the run as well."""
+    manifest = evidence.manifest
+    entry = manifest["evaluations"].get(at)
+    play = next((play for play in manifest.get(seal.PLAYS, []) if play["label"] == at), None)
+    if at in _DECIDING:
+        name, split = _DECIDING[at]
+        policy = evidence.base if name == BASE else evidence.candidate
+        if entry is None or play is None:
+            raise DataError(f"{at} is not finished: {split} was not played to its end by {policy}")
+        if entry.get("temperature") or entry["samples"] != 1:
+            raise DataError(
+                f"{at} is of {entry['samples']} samples at temperature "
+                f"{entry.get('temperature') or 0:g}, and cannot decide; greedy play of each task once can"
+            )
+    else:
+        split, policy = entry["split"], entry["policy"]
+        if split in seal.SEALED and play is None:
+            raise DataError(f"{at} played {split} past its seal")
+    return _records(evidence, at, split, policy, entry, play)
 
 
 def _records(
@@ -81,6 +97,8 @@ def _records(
     digest = file_digest(path)
     for of, said in noted.items():
         if digest != said["records"]:
+            if play is None and split not in seal.SEALED and recorded.begins_with(path, said["records"]):
+                raise _GoesOnError(f"{at} is unfinished: more samples of {split} are being played")
             raise DataError(
                 f"{path.name} was changed: it is {digest[:16]}, the {of} noted {said['records'][:16]}"
             )

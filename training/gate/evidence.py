@@ -7,7 +7,7 @@ really replay, has played the test; what that means is in docs/how-to/gate.md.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,29 @@ from typing import Any
 from training import exports, lineage, recipe, seal, splits
 from training.audits import contamination
 from training.audits import reward as reward_audit
+from training.audits.ancestry import Prints
 from training.errors import ConfigError, DataError, visible
 from training.evaluate import EvaluationRecord, ceiling
-from training.files import read_json
+from training.files import LARGEST, read_json
 from training.gate import evaluations
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
 from training.gate.evaluations import BASE, CANDIDATE
 from training.gate.thresholds import check_attainable
-from training.recipe import Recipe
-from training.sweep import seeded
+from training.recipe import Recipe, but_for_seed
 
 AUDITS = ("contamination", "reward")
-_PLAY = ("candidate", "split", "label", "records", "played", "again")
+_PLAY = ("candidate", "split", "label", "records", "played")
+_BEGUN = ("candidate", "split", "label", "started")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass
 class Evidence:
     """One run's evidence; `read` raises unless it is complete. `records` is by label, `rows` by split,
-    `weights` the digest of the adapter's weights, whatever its options."""
+    `weights` the digest of the adapter's weights, whatever its options. `unfinished` says which plays that
+    decide nothing are going on, one sentence each."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -43,6 +46,7 @@ class Evidence:
     records: dict[str, list[EvaluationRecord]] = field(default_factory=dict)
     looks: list[Look] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
     weights: str = ""
 
     @property
@@ -79,13 +83,16 @@ class Evidence:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What a reader needs to find the same evidence: digests, audits, every play of a sealed split."""
+        """What a reader needs to find the same evidence: digests, audits, what the base was taught, every
+        play of a sealed split with its reason."""
         kept = ("split", "policy", "records", "played")
         if not _NAME.fullmatch(self.run):
             raise ValueError(f"no run is called {self.run!r}")
+        ended = {play["label"] for play in self.manifest[seal.PLAYS]}
+        begun = [play for play in self.manifest[seal.STARTED] if play["label"] not in ended]
         shown = [self.manifest["created"], self.manifest["commit"]]
-        for play in self.manifest[seal.PLAYS]:
-            shown += [play[key] or "" if key == "again" else play[key] for key in _PLAY]
+        shown += [play[key] for play in self.manifest[seal.PLAYS] for key in _PLAY]
+        shown += [play[key] for play in begun for key in _BEGUN]
         for text in shown:
             if not (isinstance(text, str) and text.isprintable()):
                 raise ValueError(f"no text to show is {text!r}")
@@ -97,11 +104,34 @@ class Evidence:
             "adapter": self.manifest["adapter"]["digest"],
             "data": {split: self.manifest["data"][split] for split in self.rows},
             "audits": {name: self.manifest["audits"][name]["passed"] for name in AUDITS},
+            "ancestry": self._ancestry(),
             "evaluations": {
                 name: {key: self.manifest["evaluations"][name][key] for key in kept} for name in self.records
             },
-            "plays": [{key: play[key] for key in _PLAY} for play in self.manifest[seal.PLAYS]],
+            "plays": [_shown(play, _PLAY) for play in self.manifest[seal.PLAYS]],
+            "begun": [_shown(play, _BEGUN) for play in begun],
         }
+
+    def _ancestry(self) -> dict[str, Any]:
+        """What the base is known to have been taught, and what of the evaluation is like it: the audit
+        refuses exact tasks alone, and a reader has to know of the rest."""
+        found = self.manifest["audits"]["contamination"]
+        kinds = (*Prints._fields, "declared")
+        return {
+            "declared": found["declared"],
+            "why": visible(found["why"]),
+            "taught": [{"name": visible(body["name"]), "tasks": body["tasks"]} for body in found["taught"]],
+            "alike": [
+                one | {"seen_in": visible(one["seen_in"])}
+                for one in found["comparisons"]
+                if one["split"] != contamination.TRAIN and any(one[kind] for kind in kinds)
+            ],
+        }
+
+
+def _shown(play: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A play for a reader. Its reason is a person's text and may be of any kind."""
+    return {key: play[key] for key in keys} | {"again": visible(play["again"]) if play["again"] else None}
 
 
 def read(run_dir: Path) -> Evidence:
@@ -140,7 +170,7 @@ def _refuse(run_dir: Path, problems: list[str]) -> None:
 
 
 def _read(run_dir: Path) -> Evidence:
-    _refuse(run_dir, [f"{name} is no file of its own" for name in _foreign(run_dir)])
+    _refuse(run_dir, list(_foreign(run_dir)))
     manifest = lineage.read(run_dir)
     json.dumps(manifest, indent=2)  # what cannot be written again could not be withdrawn either
     evidence = Evidence(run_dir, manifest, _recipe(run_dir, manifest))
@@ -186,19 +216,27 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
             + (f" (splits {', '.join(differing)} differ)" if differing else ""),
             "compare runs of the same environment, turns, reward and split sizes",
         )
-    if seeds and (seeded(first.recipe, 0), first.base) != (seeded(other.recipe, 0), other.base):
+    if seeds and _but_for_seed(first) != _but_for_seed(other):
         raise ConfigError(
             f"runs {first.run!r} and {other.run!r} differ in more than their seed",
             "judge them one by one, or name one of them as --incumbent",
         )
 
 
-def _foreign(run_dir: Path) -> list[str]:
-    """What a link leads to can be changed without a trace in the run, and a pipe can be read for ever."""
+def _but_for_seed(of: Evidence) -> tuple[Any, str]:
+    return but_for_seed(of.recipe), of.manifest["base"]["digest"]
+
+
+def _foreign(run_dir: Path) -> Iterator[str]:
+    """What a link leads to can be changed without a trace in the run, a pipe can be read for ever, and a file
+    that is mostly holes fills the memory."""
     parts = (lineage.MANIFEST, "recipe.json", "data", contamination.FOLDER, "evaluations")
-    paths = [path for part in parts for path in (run_dir / part, *sorted((run_dir / part).rglob("*")))]
-    odd = [path for path in paths if path.is_symlink() or (path.exists() and not _is_plain(path))]
-    return [path.relative_to(run_dir).as_posix() for path in odd]
+    for path in (path for part in parts for path in (run_dir / part, *sorted((run_dir / part).rglob("*")))):
+        name = path.relative_to(run_dir).as_posix()
+        if path.is_symlink() or (path.exists() and not _is_plain(path)):
+            yield f"{name} is no file of its own"
+        elif path.is_file() and path.stat().st_size > LARGEST:
+            yield f"{name} has {path.stat().st_size:,} bytes, which is more than a run writes"
 
 
 def _is_plain(path: Path) -> bool:
@@ -220,7 +258,7 @@ def _recipe(run_dir: Path, manifest: Mapping[str, Any]) -> Recipe:
     if differing:
         raise ConfigError(
             f"recipe.json of run {run_dir.name!r} is not the recipe that the run began with: "
-            + "; ".join(f"{key} is {found.get(key)}, was {began.get(key)}" for key in differing),
+            + visible("; ".join(f"{key} is {found.get(key)}, was {began.get(key)}" for key in differing)),
             "thresholds are fixed before a run; restore recipe.json and run.json, or prepare a new run",
         )
     return recipe.read_resolved(path)
@@ -257,6 +295,8 @@ def _check_audits(evidence: Evidence) -> None:
             if odd := sorted(key for key in noted | report if noted.get(key) != report.get(key)):
                 evidence.problems.append(f"its {audit} audit, made again, gives another {', '.join(odd)}")
     evidence.problems += [fault for audit in found.values() for fault in audit.faults]
+    if not _DIGEST.fullmatch(manifest["base"]["digest"]):
+        evidence.problems.append(f"the manifest names the base by {manifest['base']['digest']!r}, no SHA-256")
     for what, said, meant in (
         ("reward", manifest["reward"], chosen.environment.reward),
         ("base", manifest["base"]["folder"], chosen.policy.base_model),

@@ -12,34 +12,33 @@ from training.errors import ConfigError, DataError, SkypodError, visible
 from training.files import write_atomic, write_json
 from training.gate import page
 from training.gate.decision import Decision, Incumbent, decide
-from training.gate.evidence import CANDIDATE, Evidence, check_comparable, read
+from training.gate.evidence import BASE, CANDIDATE, Evidence, check_comparable, read
 
 JSON, PAGE = "gate.json", "gate.html"
+Replay = Callable[[Evidence, str, Sequence[str]], list[str]]
+"""Plays some tasks of a split again with BASE, CANDIDATE or both of a run, and returns the tasks' digests."""
 
 
 def judge(
     run_dirs: Sequence[Path],
     incumbent_dir: Path | None = None,
     show: Callable[[str], None] = lambda text: None,
-    replay: Callable[[Evidence], list[str]] | None = None,
+    replay: Replay | None = None,
 ) -> tuple[Decision, dict[str, Any]]:
     """Decide on one run, or on several seeds of one recipe; returns the decision and what was written of it.
 
     Every run folder gets gate.json, gate.html and the section "gate" of its run.json. When anything of the
     evidence is refused nothing is written, and earlier decisions on all these runs are withdrawn: see
-    `evidence.read` for what is raised. `replay` plays some tasks of a run again, returns their digests, and
-    raises where its records are not what it sees.
+    `evidence.read` for what is raised. `replay` raises DataError where records are not what it sees, and
+    ConfigError where it cannot play: an incumbent is then said not to have been played again.
     """
     folders = [folder.resolve() for folder in run_dirs]
     if len(set(folders)) != len(folders):
         raise ConfigError("a run is named twice", "name each run once")
+    for folder in folders:
+        _require_run(folder)
     with _withdrawn_if_unsound(folders):
         runs = [_read(folder, show) for folder in folders]
-    replayed = {}
-    for run in runs if replay else ():
-        show(f"{run.run}: playing tasks again with base and adapter from disk")
-        with _withdrawn_if_unsound(folders, but_for=ConfigError):
-            replayed[run.run] = replay(run)
     for first, other in combinations(runs, 2):
         check_comparable(first, other, seeds=True)
     serving, incumbent = None, None
@@ -48,22 +47,62 @@ def judge(
         for run in runs:
             check_comparable(run, serving, seeds=False)
         incumbent = Incumbent(serving.run, serving.candidate, serving.played(CANDIDATE))
+    _require_ended([*runs, *([serving] if serving else [])])
+    again: dict[str, Any] = {"replayed": {}, "not_replayed": {}}
+    if replay:
+        again = _replay(replay, runs, serving, folders, show)
     with _withdrawn_if_unsound(folders):
-        return _decide(runs, incumbent, serving, replayed)
+        return _decide(runs, incumbent, serving, again)
+
+
+def _require_run(folder: Path) -> None:
+    """ConfigError for a folder named by mistake: that is no reason to withdraw what others decided."""
+    if not any((folder / name).exists() for name in (lineage.MANIFEST, JSON, PAGE)):
+        raise ConfigError(f"{folder} holds no {lineage.MANIFEST}", "name the folder of a run: runs/<id>")
+
+
+def _require_ended(runs: Sequence[Evidence]) -> None:
+    """DataError while something is played that decides nothing: what was decided before still holds."""
+    if going := [f"run {run.run!r}: {play}" for run in runs for play in run.unfinished]:
+        raise DataError(
+            visible("; ".join(going)), "nothing was decided; go on with the same `skypod evaluate` to its end"
+        )
+
+
+def _replay(
+    replay: Replay,
+    runs: Sequence[Evidence],
+    serving: Evidence | None,
+    folders: Sequence[Path],
+    show: Callable[[str], None],
+) -> dict[str, Any]:
+    """Which tasks of whom were played again, and why the incumbent's were not."""
+    split, replayed, left = runs[0].recipe.gate.split, {}, {}
+    for run in runs:
+        show(f"{run.run}: playing tasks again with base and adapter from disk")
+        with _withdrawn_if_unsound(folders, but_for=ConfigError):
+            replayed[run.run] = replay(run, split, (BASE, CANDIDATE))
+    if serving:
+        show(f"{serving.run}: playing tasks again with the incumbent's adapter from disk")
+        try:
+            replayed[serving.run] = replay(serving, split, (CANDIDATE,))
+        except ConfigError as error:
+            left[serving.run] = error.problem
+    return {"replayed": replayed, "not_replayed": left}
 
 
 def _decide(
     runs: Sequence[Evidence],
     incumbent: Incumbent | None,
     serving: Evidence | None,
-    replayed: dict[str, list[str]],
+    again: dict[str, Any],
 ) -> tuple[Decision, dict[str, Any]]:
     decision = decide(runs[0].recipe.gate, [run.entrant() for run in runs], incumbent)
     written = {
         "decision": "passed" if decision.passed else "refused",
         "made": lineage.now(),
         **decision.to_json(),
-        "replayed": replayed,
+        **again,
         "evidence": {run.run: run.to_json() for run in (*runs, *([serving] if serving else []))},
     }
     html = page.render(decision, written, {run.run: run.records for run in runs})
@@ -117,8 +156,7 @@ def _withdraw(folder: Path) -> Iterator[str]:
             yield visible(f"{path} ({error.strerror})")
     path = folder / lineage.MANIFEST
     try:
-        if os.path.lexists(path) and "gate" in lineage.read(folder):
-            with lineage.changing(folder) as manifest:
-                manifest.pop("gate")
+        if os.path.lexists(path):
+            lineage.remove(folder, "gate")
     except Exception as error:  # whatever it is that cannot be read may hold a decision
         yield visible(f"'gate' in {path} ({error!r})")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from training.splits import Row
 _LABEL = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _DIGEST = re.compile(rb'"(?:digest|canonical)"\s*:\s*"([0-9a-f]+)"')
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-_DECIDING = {seal.label(when, split) for when in ("baseline", "final") for split in seal.SEALED}
 UNVERIFIED = "unverified"
 """Under which all endpoints that nobody could verify are sealed; their evaluations name the address."""
 
@@ -27,11 +26,12 @@ def faults(folder: Path, manifest: Mapping[str, Any], rows: Mapping[str, Sequenc
     yield from _without_reason(started)
     yield from _not_first(started)
     begun = {entry["label"]: entry for entry in started}
+    ended = {play["label"] for play in plays}
     for play in plays:
         yield from _unlike(play, begun.get(play["label"]), manifest["evaluations"].get(play["label"]))
     for path in sorted((folder / "evaluations").rglob("*")):
         if path.is_file():
-            yield from _hidden(path, path.relative_to(folder).as_posix(), begun, rows)
+            yield from _hidden(path, path.relative_to(folder).as_posix(), begun, ended, rows)
 
 
 def _malformed(section: str, time: str, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
@@ -63,14 +63,17 @@ def _without_reason(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _not_first(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What decides is the first play of a split, not the best of several: by its place and by its time."""
+    """What decides is the first play of a split, not the best of several: by its place and by its time; of
+    the base the run's own."""
     told = set()
     for order in (started, sorted(started, key=lambda entry: entry["started"])):
         seen = set()
         for entry in order:
             late = entry["again"] or (entry["candidate"], entry["split"]) in seen
             seen.add((entry["candidate"], entry["split"]))
-            if late and entry["label"] in _DECIDING - told:
+            # Whoever played the base before the run did has begun a look, which counts as any other.
+            own = entry["label"] in seal.OF_THE_BASE and entry["again"] == seal.OWN
+            if late and not own and entry["label"] in seal.DECIDING - told:
                 told.add(entry["label"])
                 yield f"{entry['label']} is a repeat, and cannot decide: only a first play of a split can"
 
@@ -94,7 +97,11 @@ def _unlike(
 
 
 def _hidden(
-    path: Path, name: str, begun: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Sequence[Row]]
+    path: Path,
+    name: str,
+    begun: Mapping[str, Mapping[str, Any]],
+    ended: Collection[str],
+    rows: Mapping[str, Sequence[Row]],
 ) -> Iterator[str]:
     """What a file holds of the sealed tasks has to be a play that was begun, of that split by that policy."""
     content = path.read_bytes()
@@ -118,6 +125,12 @@ def _hidden(
     if strange := {record["digest"] for record in records} - sealed.get(entry["split"], set()):
         yield f"{name} holds {len(strange)} tasks that are not of {entry['split']}, as which it is sealed"
     policies = {str(record.get("policy")) for record in records}
+    played = Counter(record["digest"] for record in records)
+    if path.stem not in ended and played.keys() == sealed[entry["split"]] and len(set(played.values())) == 1:
+        yield (
+            f"{name} holds every task of {entry['split']}, and no end of the play is on record: the command "
+            "that played it enters it"
+        )
     if others := {policy for policy in policies if not is_by(policy, entry["candidate"])}:
         yield f"{name} was played by {min(others)}, the seal says {entry['candidate']}"
 

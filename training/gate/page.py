@@ -43,11 +43,12 @@ def render(
         chart=_chart(decision, split),
         lost=_lost(decision, records),
         repeats=[
-            (run, play)
+            (run, {"played": None, **play})
             for run, evidence in written["evidence"].items()
-            for play in evidence["plays"]
-            if play["again"]
+            for play in (*evidence["plays"], *evidence["begun"])
+            if play["again"] or "started" in play
         ],
+        incumbent=decision.incumbent["run"] if decision.incumbent else None,
     )
 
 

@@ -17,14 +17,22 @@ from training.gate.evidence import BASE, CANDIDATE, Evidence
 SHOWN = 3
 
 
-def check(evidence: Evidence, count: int, players: Callable[[str], Policy], draw: random.Random) -> list[str]:
-    """Play `count` tasks of each split that decides with base and candidate; returns the tasks' digests.
+def check(
+    evidence: Evidence,
+    count: int,
+    players: Callable[[str], Policy],
+    draw: random.Random,
+    *,
+    split: str | None = None,
+    names: Sequence[str] = (BASE, CANDIDATE),
+) -> list[str]:
+    """Play `count` tasks of each split that decides with the policies of `names`; returns the tasks' digests.
 
-    Those are the split of the thresholds and `ood`, of which all are played where it has fewer. `players`
-    makes the player of "baseline" and of "final". DataError when an action differs from those on record;
-    ConfigError when the first split has fewer tasks.
+    Those are `split`, which is that of the run's thresholds if none is named, and `ood`, of which all are
+    played where it has fewer. `players` makes the player of BASE and of CANDIDATE. DataError when an action
+    differs from those on record; ConfigError when the first split has fewer tasks.
     """
-    split = evidence.recipe.gate.split
+    split = split or evidence.recipe.gate.split
     if not 1 <= count <= len(evidence.rows[split]):
         raise ConfigError(
             f"{count} tasks of {split} cannot be played again", f"use 1 to {len(evidence.rows[split])}"
@@ -32,17 +40,23 @@ def check(evidence: Evidence, count: int, players: Callable[[str], Policy], draw
     return [
         digest
         for each in dict.fromkeys((split, OOD))
-        for digest in _again(evidence, each, count, players, draw)
+        for digest in _again(evidence, each, names, count, players, draw)
     ]
 
 
 def _again(
-    evidence: Evidence, split: str, count: int, players: Callable[[str], Policy], draw: random.Random
+    evidence: Evidence,
+    split: str,
+    names: Sequence[str],
+    count: int,
+    players: Callable[[str], Policy],
+    draw: random.Random,
 ) -> list[str]:
     rules, rows = evidence.recipe.environment, evidence.rows[split]
     tasks = [splits.row_task(row) for row in draw.sample(rows, min(count, len(rows)))]
     settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward)
-    for name, policy in ((BASE, evidence.base), (CANDIDATE, evidence.candidate)):
+    for name in names:
+        policy = {BASE: evidence.base, CANDIDATE: evidence.candidate}[name]
         played = play(players(name), tasks, replace(settings, policy=policy))
         actions = {record.digest: record.actions for record in played}
         # From the side of the records: whatever stands for one of these tasks is looked at.

@@ -4,13 +4,16 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from training import metrics, recorded, seal
-from training.errors import DataError
+from training import metrics, recorded, seal, splits, toml_settings
+from training.errors import DataError, SkypodError
 from training.evaluate import EvaluationRecord, Paired, Summary, paired, read_records, summarize
+from training.gate import evaluations
+from training.gate.evidence import Evidence
+from training.recipe import Recipe
 
 _DEV = re.compile(r"dev-(\d+)")
 _ENTRIES: dict[str, tuple[type, tuple[str, ...]]] = {
@@ -54,6 +57,17 @@ class Run:
     evaluations: dict[str, Played] = field(default_factory=dict)
     comparison: Paired | None = None
     missing: list[str] = field(default_factory=list)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What a play is held against: a label may hold one of another policy or of other tasks."""
+        began = toml_settings.parse(self.manifest["recipe"], Recipe, source="the recipe in run.json")
+        found = Evidence(self.folder, self.manifest, began)
+        for name, digest in self.manifest["data"].items():
+            path = self.folder / "data" / f"{name}.jsonl"
+            if path.is_file():
+                found.rows[name] = splits.read(path, digest or "none")
+        return found
 
     @property
     def before(self) -> Played | None:
@@ -106,8 +120,8 @@ def run_part[Part](run: Run, name: str, what: str, reader: Callable[[Path], Part
         return reader(path)
     except FileNotFoundError:
         run.missing.append(f"No {what}: {name} is not here.")
-    except (*_UNREADABLE, DataError) as error:
-        problem = error.problem if isinstance(error, DataError) else error
+    except (*_UNREADABLE, SkypodError) as error:
+        problem = error.problem if isinstance(error, SkypodError) else error
         run.missing.append(f"No {what}: {name} could not be read ({problem}).")
     return otherwise
 
@@ -159,7 +173,7 @@ def _variants(path: Path) -> dict[str, str]:
 def _evaluation(run: Run, path: Path) -> Played | None:
     """What was played; None and a sentence for a play that is not finished."""
     if recorded.is_finished(run.manifest, path):
-        records = tuple(read_records(path))
+        records = tuple(evaluations.take(run.evidence, path.stem))
         return Played(records, summarize(records))
     count = len(read_records(path))
     run.missing.append(f"evaluations/{path.name} is of a play that is not finished ({count} records).")

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from training.files import read_json, write_atomic
+from training.files import read_object, write_atomic
 from training.report import charts, html
 from training.sweep import FILE
 
@@ -22,7 +22,7 @@ SPLITS = {
 def write(folder: Path) -> Path:
     """Write `sweep.html` beside a sweep's `sweep.json` and return its path."""
     path = folder / NAME
-    write_atomic(path, html.encoded(render(read_json(folder / FILE))))
+    write_atomic(path, html.encoded(render(read_object(folder / FILE))))
     return path
 
 
@@ -35,6 +35,7 @@ def render(found: Mapping[str, Any]) -> str:
         train=_curve(found, "train", "Train solve rate of each seed"),
         commits=sorted({str(run["commit"]) for run in found["runs"]}),
         bases=sorted({str(run["base"]) for run in found["runs"]}),
+        looks=[(run, look) for run in found["runs"] for look in run["looks"]],
         costs=[(run, run["cost"]) for run in found["runs"] if run["cost"]],
     )
 
