@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from training import lineage, seal
-from training.errors import ConfigError
+from training.errors import ConfigError, visible
 from training.files import file_digest
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from training.recipe import Recipe
 
 LIVE_EPISODES = 32
+LONGEST_S = 86_400
 LABEL = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 OF_THE_TRAINER = ("baseline", "final", "served")
 
@@ -81,6 +82,8 @@ def evaluate(
 
     if sum((address is not None, adapter is not None, base)) != 1:
         raise ConfigError("who plays is not clear", "give one of --policy, --adapter or --base")
+    if not 0 < timeout_s <= LONGEST_S:  # false of nan as well
+        raise ConfigError(f"--timeout {timeout_s}", f"give seconds above 0, {LONGEST_S:,} at most")
     if not (run / lineage.MANIFEST).is_file():
         raise ConfigError(f"{run} holds no {lineage.MANIFEST}", "name the folder of a run: runs/<id>")
     recipe = lineage.read_recipe(run)
@@ -213,7 +216,7 @@ def describe(name: str, entry: dict[str, Any], repeats: list[dict[str, Any]]) ->
     ]
     for number, play in enumerate(repeats, start=1):
         if number > 1:
-            rows.append((f"REPEAT {number}", f"{play['label']}: {play['again']}"))
+            rows.append((f"REPEAT {number}", visible(f"{play['label']}: {play['again']}")))
     return [name, *(f"  {title:20s} {text}" for title, text in rows)]
 
 

@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from cdk_app import candidates
@@ -27,14 +27,12 @@ def endpoint(
 ) -> tuple[Candidate, Callable[[], Policy]]:
     """A model behind URL[#MODEL]: who it is, and what makes the player. SubstrateError if it does not answer.
 
-    ConfigError when no model is named and the server has several.
+    ConfigError when no model is named and the server has several, and by the player's maker when the server
+    has none of that name: both before it is asked anything.
     """
     url, _, model = address.partition("#")
     if not model:
-        found = Endpoint(url, timeout_s=timeout_s).models()
-        if len(found) != 1:
-            raise ConfigError(f"{url} serves {', '.join(found) or 'nothing'}", "name one: URL#MODEL")
-        model = found[0]
+        model = _only(url, _served(url, timeout_s))
 
     def policy(temperature: float) -> ChatPolicy:
         return stack.enter_context(
@@ -49,8 +47,25 @@ def endpoint(
             )
         )
 
+    def make() -> ChatPolicy:
+        if model not in (found := _served(url, timeout_s)):
+            others = ", ".join(found) or "nothing"
+            raise ConfigError(f"{url} serves no {model!r}, but {others}", "name one of these: URL#MODEL")
+        return policy(settings.temperature)
+
     candidate = candidates.endpoint(run, policy(0.0), settings, TOLERANCES[recipe.policy.dtype])
-    return candidate, lambda: policy(settings.temperature)
+    return candidate, make
+
+
+def _served(url: str, timeout_s: float) -> list[str]:
+    with closing(Endpoint(url, timeout_s=timeout_s)) as server:
+        return server.models()
+
+
+def _only(url: str, found: list[str]) -> str:
+    if len(found) != 1:
+        raise ConfigError(f"{url} serves {', '.join(found) or 'nothing'}", "name one: URL#MODEL")
+    return found[0]
 
 
 def local(

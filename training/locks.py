@@ -23,7 +23,8 @@ class LockedError(SubstrateError):
 def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Hold the folder's lock; the kernel lifts it when the process dies. A thread may hold it twice.
 
-    It is taken on the folder: files in it are replaced by their writers, and a lock would go with them.
+    It is taken on the folder: files in it are replaced by their writers, and a lock would go with them. A
+    file that nobody replaces may be named as well.
     Raises LockedError after `wait_s`: a process that is stopped (SIGSTOP) keeps what it has locked.
     """
     held = _mine.__dict__.setdefault("folders", set())

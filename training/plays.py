@@ -1,16 +1,18 @@
 """Plays a split of a run under a label: seal, records, summary and manifest, in an order that lets a play be
 interrupted anywhere and continued."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from training import lineage, recorded, seal
 from training.environments import Task
-from training.errors import ConfigError
+from training.errors import ConfigError, DataError, SubstrateError
 from training.evaluate import EvaluationSettings, Policy, Progress, play, read_records, summarize
 from training.files import write_json
+from training.locks import LockedError, locked
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,45 @@ def perform(
     what: Play,
     make_policy: Callable[[], Policy],
     on_progress: Callable[[Progress], None] | None = None,
+    wait_s: float = 0,
 ) -> dict[str, Any]:
     """Play what is not played yet, and return the manifest's entry.
 
-    A finished play is read, not repeated; `make_policy` is called only if something is to be asked. Raises
-    ConfigError where the seal refuses or the label holds something else, DataError where records were
-    changed.
+    A finished play is read, not repeated; `make_policy` is called only if something is to be asked, and
+    before the seal is broken: a model that cannot be loaded or reached has seen nothing. Raises ConfigError
+    where the seal refuses or the label holds something else, DataError where records were changed,
+    SubstrateError where another process has played under the label for `wait_s`.
     """
-    if entry := finished(run_dir, what):
-        return entry
-    seal.check(run_dir, what.sealed_as, what.split, what.label, what.again)
     path = records_path(run_dir, what.label)
-    records = play(make_policy(), what.tasks, what.settings, on_progress, path)
-    summary = summarize(records).to_json()
-    write_json(path.with_suffix(".summary.json"), summary)
-    lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})
-    seal.log(run_dir, what.sealed_as, what.split, what.label, path)
-    return lineage.read(run_dir)["evaluations"][what.label]
+    with _alone(path, wait_s):
+        if entry := finished(run_dir, what):
+            return entry
+        seal.require_allowed(run_dir, what.sealed_as, what.split, what.label, what.again)
+        policy = make_policy()
+        seal.check(run_dir, what.sealed_as, what.split, what.label, what.again)
+        records = play(policy, what.tasks, what.settings, on_progress, path)
+        summary = summarize(records).to_json()
+        write_json(path.with_suffix(".summary.json"), summary)
+        lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})
+        seal.log(run_dir, what.sealed_as, what.split, what.label, path)
+        return lineage.read(run_dir)["evaluations"][what.label]
+
+
+@contextmanager
+def _alone(path: Path, wait_s: float) -> Iterator[None]:
+    """No other process plays into this file of records: two would append every episode twice."""
+    lock = path.with_name(f".{path.stem}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(lock, wait_s))
+        except LockedError:
+            raise SubstrateError(
+                f"{path.stem} is being played by another process",
+                "wait for its end, and the same command shows what came of it",
+            ) from None
+        yield
 
 
 def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
@@ -65,6 +89,11 @@ def finished(run_dir: Path, what: Play) -> dict[str, Any] | None:
     entry = manifest["evaluations"].get(what.label)
     if entry is None:
         return None
+    if lacking := [name for name in ("split", "settings", "policy", "n") if name not in entry]:
+        raise DataError(
+            f"{what.label} is on record without {', '.join(lacking)}",
+            "restore run.json, or choose another --name",
+        )
     stated = (entry["split"], entry["settings"])
     if stated != (what.split, what.settings.digest):
         raise ConfigError(

@@ -14,11 +14,12 @@ def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
     """Whether the play in `path`, evaluations/<label>.jsonl of the manifest's run, is finished.
 
     Manifest and seal each note the digest of the records, and neither may be asked alone: one entry is easily
-    taken out. DataError when the file is not what either noted.
+    taken out. Of a sealed split both have to note it. DataError when the file is not what either noted, or
+    the seal alone did.
     """
-    noted = [play for play in manifest.get(seal.PLAYS, []) if play["label"] == path.stem]
-    if entry := manifest.get("evaluations", {}).get(path.stem):
-        noted.insert(0, entry)
+    sealed = [play for play in manifest.get(seal.PLAYS, []) if play["label"] == path.stem]
+    entry = manifest.get("evaluations", {}).get(path.stem)
+    noted = [*([entry] if entry else []), *sealed]
     found = file_digest(path) if path.is_file() else None
     for entry in noted:
         if entry["records"] != found:
@@ -26,7 +27,14 @@ def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
                 f"{path} is not what was recorded on {entry['played']}",
                 "restore the file; a play that was changed counts for nothing",
             )
-    return bool(noted)
+    if sealed and not entry:
+        raise DataError(
+            f"{path.stem} is sealed as finished, but its evaluation is not on record",
+            "restore run.json; whoever took the entry out may have changed others",
+        )
+    # A crash between the two notes leaves the manifest's: the same play then says the seal's again.
+    is_sealed = path.stem in seal.DECIDING or (entry or {}).get("split") in seal.SEALED
+    return bool(sealed if is_sealed else noted)
 
 
 def begins_with(path: Path, digest: str) -> bool:

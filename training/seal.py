@@ -2,7 +2,7 @@
 
 Someone who may look at a test as often as they like will pass it once. So a play is noted before its first
 question (`check`) and after its last answer (`log`); a second one of the same candidate needs a reason, which
-stays beside it for every reader.
+stays beside it for every reader. The run's own play of its base gives that reason itself.
 """
 
 import unicodedata
@@ -19,9 +19,20 @@ PLAYS, STARTED = "test_plays", "test_started"
 again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null."""
 
 
+BASELINE, FINAL = "baseline", "final"
+"""When a run plays the sealed splits itself, before and after its training: what is compared."""
+OWN = "the run's own play of its base, with the engine that plays the adapter"
+"""Why a run plays its base although someone did before it was trained."""
+
+
 def label(when: str, split: str) -> str:
-    """The label of a run's play of a sealed split, "baseline" or "final"; the published test adds nothing."""
+    """The label of a run's play of a sealed split, BASELINE or FINAL; the published test adds nothing."""
     return when if split == "test" else f"{when}-{split}"
+
+
+OF_THE_BASE = frozenset(label(BASELINE, split) for split in SEALED)
+DECIDING = OF_THE_BASE | {label(FINAL, split) for split in SEALED}
+"""The labels of a run's own plays of the sealed splits."""
 
 
 def is_reason(text: Any) -> bool:
@@ -40,38 +51,59 @@ def check(run_dir: Path, candidate: str, split: str, label: str, again: str | No
     """
     if split not in SEALED:
         return
+    with lineage.changing(run_dir) as manifest:
+        entry = _allowed(manifest, candidate, split, label, again)
+        manifest.setdefault(PLAYS, [])
+        started = manifest.setdefault(STARTED, [])
+        if entry not in started:
+            started.append(entry)
+
+
+def require_allowed(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:
+    """Raise what `check` would, and note nothing: for asking before a player is made."""
+    if split in SEALED:
+        _allowed(lineage.read(run_dir), candidate, split, label, again)
+
+
+def _allowed(
+    manifest: dict[str, Any], candidate: str, split: str, label: str, again: str | None
+) -> dict[str, Any]:
+    """The entry of a play that is begun, or that may begin."""
     if again is not None and not is_reason(again):
         raise ConfigError(
             f"the reason for playing a sealed split again is empty: {again!r}", "say why in words: --again"
         )
-    with lineage.changing(run_dir) as manifest:
-        finished, started = manifest.setdefault(PLAYS, []), manifest.setdefault(STARTED, [])
-        for play in finished:
-            if play["label"] == label:
-                raise ConfigError(
-                    f"{label} holds a finished play of {split} by {play['candidate']}, of {play['played']}",
-                    "read its records, or give a repeat a label of its own",
-                )
-        for play in started:
-            if play["label"] == label:
-                if (play["candidate"], play["split"]) == (candidate, split):
-                    return
-                raise ConfigError(
-                    f"{label} belongs to {play['candidate']} on {play['split']}, begun {play['started']}",
-                    "choose another label",
-                )
-        earlier = _of(started, candidate, split)
-        if earlier and again is None:
-            ended = next((play for play in finished if play["label"] == earlier[0]["label"]), None)
-            state = f"played at {ended['played']}" if ended else f"begun at {earlier[0]['started']}"
+    finished, started = manifest.get(PLAYS, []), manifest.get(STARTED, [])
+    for play in finished:
+        if play["label"] == label:
             raise ConfigError(
-                f"{split} is sealed: {candidate} has {state} as {earlier[0]['label']!r}",
-                "give a reason (--again REASON), which readers of the results will see"
-                if ended
-                else "continue that play under its label, or give a reason (--again REASON)",
+                f"{label} holds a finished play of {split} by {play['candidate']}, of {play['played']}",
+                "read its records, or give a repeat a label of its own",
             )
-        entry = {"candidate": candidate, "split": split, "label": label}
-        started.append(entry | {"started": lineage.now(), "again": again})
+    for play in started:
+        if play["label"] == label:
+            if (play["candidate"], play["split"]) == (candidate, split):
+                return play
+            raise ConfigError(
+                f"{label} belongs to {play['candidate']} on {play['split']}, begun {play['started']}",
+                "choose another label",
+            )
+    earlier = _of(started, candidate, split)
+    if earlier and again is None and label in OF_THE_BASE:
+        again = OWN
+    if earlier and again is None:
+        ended = next((play for play in finished if play["label"] == earlier[0]["label"]), None)
+        state = f"played at {ended['played']}" if ended else f"begun at {earlier[0]['started']}"
+        raise ConfigError(
+            f"{split} is sealed: {candidate} has {state} as {earlier[0]['label']!r}",
+            "give a reason (--again REASON), which readers of the results will see"
+            if ended
+            else "continue that play under its label, or give a reason (--again REASON)",
+        )
+    # Line breaks and spaces of all kinds are typed without being seen; a reader is shown one line.
+    words = None if again is None else " ".join(again.split())
+    entry = {"candidate": candidate, "split": split, "label": label}
+    return entry | {"started": lineage.now(), "again": words}
 
 
 def log(run_dir: Path, candidate: str, split: str, label: str, records: Path) -> None:

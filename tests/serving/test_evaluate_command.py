@@ -21,7 +21,7 @@ from tests.serving.scripted_server import ScriptedServer, oracle
 from training import exports, lineage, prepare, recipe, splits
 from training.errors import ConfigError, DataError, SubstrateError
 from training.evaluate import EvaluationSettings, read_records
-from training.files import write_json
+from training.files import file_digest, write_json
 from training.protocol import STOP
 from training.render import draw, image_data_url
 
@@ -437,6 +437,46 @@ def test_without_the_libraries_the_environment_that_has_them_is_named(run, monke
     with pytest.raises(SubstrateError, match="lacks torch, transformers, peft") as refused:
         call(run, "--split", "test", "--base")
     assert ".venv-train/bin/skypod evaluate" in refused.value.remedy
+
+
+def test_nothing_is_sealed_by_a_player_that_is_not_there(run, shared, monkeypatch, knows):
+    """A dead or mistyped address, a model of another name, a Python without the libraries."""
+    policy = "http://127.0.0.1:9#m"
+    with pytest.raises(SubstrateError, match="does not list its models"):
+        call(run, "--split", "test", "--policy", policy)
+    with ScriptedServer({"m": knows}) as server, pytest.raises(ConfigError, match="serves no 'n', but m"):
+        call(run, "--split", "test", "--policy", f"{server.url}#n")
+    monkeypatch.setattr("serving.local.find_spec", lambda name: None)
+    with pytest.raises(SubstrateError, match="lacks torch"):
+        call(run, "--split", "test", "--base")
+    assert "test_started" not in lineage.read(run)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "1e9"])
+def test_a_time_limit_is_one(run, seconds):
+    with pytest.raises(ConfigError, match="timeout"):
+        call(run, "--split", "dev", "--base", "--timeout", seconds)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"recipe": 7}'])
+def test_a_damaged_manifest_is_told_clearly(run, content):
+    (run / "run.json").write_text(content)
+    with pytest.raises(DataError, match=r"files of run 'run' are not as a run writes them: run.json: "):
+        call(run, "--split", "dev", "--base")
+
+
+@pytest.mark.parametrize("content", [b"{bad\n", b"\xff\n", b"[]\n", b"1\n", b"[" * 100_000 + b"\n"])
+def test_a_file_that_is_no_split_is_told_clearly(run, tmp_path, content):
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(content)
+    path.with_name("mine.jsonl.sha256").write_text(f"{file_digest(path)}  mine.jsonl\n")
+    with pytest.raises(
+        DataError, match=r"split mine.jsonl has a line that is no row|a row of a split is no task"
+    ):
+        call(run, "--split", str(path), "--base")
+    path.with_name("mine.jsonl.sha256").write_bytes(b"\xff\n")
+    with pytest.raises(DataError, match=r"cannot read split mine.jsonl and its digest"):
+        call(run, "--split", str(path), "--base")
 
 
 def test_canaries_are_asked_greedily(run, knows):

@@ -87,6 +87,24 @@ def test_a_reason_may_be_in_any_language(run, reason):
     seal.check(run, "adapter:1", "test", "again", reason)
 
 
+def test_a_reason_is_kept_in_one_line(run):
+    """Spaces of all kinds are typed without being seen."""
+    play(run, "adapter:1", "test", "final")
+    play(run, "adapter:1", "test", "again", "wrong GPU\n see\tticket\xa0: 7\u3000!")
+    (repeat,) = [entry for entry in lineage.read(run)["test_plays"] if entry["label"] == "again"]
+    assert repeat["again"] == "wrong GPU see ticket : 7 !"
+
+
+def test_asking_whether_a_play_is_allowed_notes_nothing(run):
+    play(run, "adapter:1", "test", "final")
+    before = (run / "run.json").read_bytes()
+    seal.require_allowed(run, "adapter:2", "test", "other")
+    seal.require_allowed(run, "adapter:1", "dev", "other")
+    with pytest.raises(ConfigError, match="sealed"):
+        seal.require_allowed(run, "adapter:1", "test", "other")
+    assert (run / "run.json").read_bytes() == before
+
+
 def test_finishing_is_said_once_and_with_the_records_played(run):
     records = play(run, "adapter:1", "test", "final")
     seal.log(run, "adapter:1", "test", "final", records)

@@ -12,6 +12,7 @@ from training.environments import Task
 from training.evaluate import EvaluationSettings, Progress, opening, read_records
 from training.events import EventLog
 from training.files import write_json
+from training.locks import WAIT_S
 from training.plays import Play
 from training.recipe import Recipe
 from training.skyrl.policy import EnginePolicy
@@ -67,7 +68,8 @@ class Evaluator:
 
         self._events.emit("evaluating", label=label, **asdict(Progress(0, len(tasks), 0, 0)))
         what = Play(split, label, tasks, settings, sealed_as=candidate)
-        entry = plays.perform(self._run_dir, what, lambda: policy, report)
+        # A driver that lost the run may still be dying, and let go of the play only then.
+        entry = plays.perform(self._run_dir, what, lambda: policy, report, wait_s=WAIT_S)
         self._events.emit("evaluation", label=label, **entry)
         if label == "final":
             self._write_canaries(policy, tasks[:CANARIES], settings)
