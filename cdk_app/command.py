@@ -8,6 +8,7 @@ import click
 from training.errors import SkypodError, SubstrateError, visible
 
 COMMANDS = {
+    "adapters": ("cdk_app.promote:adapters", "Show what is served and every rollout; watch the live one."),
     "audit-contamination": (
         "cdk_app.audit:audit_contamination",
         "Count what a run's splits repeat of each other and of what was trained on.",
@@ -32,9 +33,15 @@ COMMANDS = {
     ),
     "drill": ("rehearsal.drills.command:drill", "Kill, hang and damage runs on purpose, and compare."),
     "evaluate": ("cdk_app.evaluate:evaluate", "Play a split of a run with any policy."),
+    "export": (
+        "cdk_app.export:export",
+        "Write an adapter with all it takes to see its solve rate again elsewhere.",
+    ),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),
+    "promote": ("cdk_app.promote:promote", "Bring an adapter to all traffic, step by step."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
+    "rollback": ("cdk_app.promote:rollback", "Let the adapter answer that was live before."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),
     "train": ("cdk_app.train:train", "Submit, watch, resume and stop training runs."),
 }

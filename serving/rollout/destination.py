@@ -119,8 +119,8 @@ class Vllm:
 class RayService:
     """A RayService whose replicas fetch adapters by name from S3 on first use, and forget the oldest.
 
-    `serve` applies the service's manifest for a packaged adapter that lies in S3, waits until it serves, and
-    returns its URL. Unloading is the replicas' own business: their cache has a size.
+    `url` is "" while there is none. `serve` applies the service's manifest for a packaged adapter that lies
+    in S3, waits until it serves, and returns its URL. Unloading is the replicas' own business.
     """
 
     api_key = None
@@ -131,7 +131,7 @@ class RayService:
         self._timeout_s = timeout_s
 
     def load(self, folder: Path) -> None:
-        if not self.url or folder.name not in self.loaded():
+        if folder.name not in self.loaded():
             self.url = self._serve(folder)
         name = served_name(self.model_id, folder.name)
         Endpoint(self.url).wait_until_served([self.model_id, name], self._timeout_s)
@@ -141,7 +141,7 @@ class RayService:
 
     def loaded(self) -> set[str]:
         prefix = f"{self.model_id}:"
-        names = Endpoint(self.url).models()
+        names = Endpoint(self.url).models() if self.url else ()
         return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
     def drain(self, name: str, timeout_s: float) -> bool:

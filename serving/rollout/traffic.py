@@ -94,10 +94,13 @@ class GatewayTraffic:
 
 @dataclass(frozen=True)
 class Questioning:
-    """Without a gateway nobody comes by the public name: live and canary are asked in turn, one at a time."""
+    """Without a gateway nobody comes by the public name: live and canary are asked in turn, one at a time.
+
+    `questions` may be None where nothing is to be watched.
+    """
 
     destination: Destination
-    questions: Questions
+    questions: Questions | None
 
     def begin(self) -> Counters:
         return {}

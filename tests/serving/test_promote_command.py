@@ -1,0 +1,171 @@
+"""`skypod promote`, `rollback`, `adapters` and `export` on runs that the real gate has judged."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import boto3
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from moto import mock_aws
+
+from cdk_app import promotable
+from cdk_app.export import export
+from cdk_app.promote import adapters, promote, rollback
+from serving import aliases, tensors
+from serving.adapter import Limits
+from tests.serving import judged_run
+from tests.serving.artifacts import CONFIG, language_weights, write_export
+from tests.serving.rollout.engine import Engine
+from tests.serving.scripted_server import oracle
+from training import lineage
+from training.errors import ConfigError, DataError
+from training.files import write_json
+
+pytestmark = pytest.mark.slow
+BASE_MODEL = "base"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """shared/base, and the runs good, better and bad of it."""
+    folder = tmp_path_factory.mktemp("made")
+    base_dir = folder / "shared" / BASE_MODEL
+    base_dir.mkdir(parents=True)
+    (base_dir / "config.json").write_text(json.dumps(CONFIG))
+    weights = {"lm_head.weight": tensors.from_array(np.ones((32, 8), np.float32))}
+    (base_dir / "model.safetensors").write_bytes(tensors.serialize(weights))
+    for seed, name in enumerate(("good", "better", "bad")):
+        judged_run.make(folder / "runs" / name, base_dir, seed, passes=name != "bad")
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr("serving.endpoint._LONGEST_WAIT_S", 0.01)
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    deployed = SimpleNamespace(
+        adapters_uri="s3://artifacts/adapters",
+        serve_repository_uri="123456789012.dkr.ecr.us-west-2.amazonaws.com/serve",
+        serve_image_tag="1",
+        account="123456789012",
+    )
+    monkeypatch.setattr("cdk_app.outputs.read", lambda session, environment: deployed)
+    shutil.copytree(made, tmp_path / "place")
+    with mock_aws():
+        s3 = boto3.client("s3", region_name="us-west-2")
+        options = {"CreateBucketConfiguration": {"LocationConstraint": "us-west-2"}}
+        s3.create_bucket(Bucket="artifacts", **options)
+        yield tmp_path / "place"
+
+
+@pytest.fixture
+def engine(place):
+    run = place / "runs" / "good"
+    knows = oracle([task for split in ("dev", "test") for task in judged_run.tasks(run, split)])
+    with Engine(knows) as running:
+        yield running
+
+
+def call(command, place: Path, *arguments: str, url: str = "") -> str:
+    given = [*arguments, "--state", str(place / "serving")]
+    if url:
+        given += ["--server", url]
+    if command in (promote, rollback):
+        given += ["--runs", str(place / "runs")]
+    if command is promote:
+        given += ["--shared", str(place / "shared"), "--requests", "3"]
+    result = CliRunner().invoke(command, given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_two_runs_are_promoted_looked_at_and_taken_back(place, engine):
+    said = call(promote, place, str(place / "runs" / "good"), url=engine.url)
+    first = lineage.read(place / "runs" / "good")["serving"]["name"]
+    assert f"{first} is live; the base answered before" in said
+    call(promote, place, str(place / "runs" / "better"), url=engine.url)
+    second = lineage.read(place / "runs" / "better")["serving"]["name"]
+    told = call(adapters, place)
+    assert told.splitlines()[:2] == [f"live      {second}", f"previous  {first}"]
+    found = json.loads(call(adapters, place, "--json"))
+    assert [one["outcome"] for one in found["rollouts"]] == ["live", "live"]
+    version = boto3.client("sagemaker", region_name="us-west-2").list_model_packages(ModelPackageType="Versioned")
+    assert {one["ModelApprovalStatus"] for one in version["ModelPackageSummaryList"]} == {"Approved"}
+    given = ["watch", "--once", "--state", str(place / "serving"), "--server", engine.url]
+    assert CliRunner().invoke(adapters, given, catch_exceptions=False).exit_code == 0
+    engine.logprobs[second] = -0.3
+    assert CliRunner().invoke(adapters, given, catch_exceptions=False).exit_code == 1
+    assert aliases.read(place / "serving" / "aliases.json").live == first
+    engine.logprobs.clear()
+    call(promote, place, second, "--share", "0.5", url=engine.url)
+    assert f"{first} answers; {second} was taken back" in call(rollback, place, url=engine.url)
+
+
+def test_a_run_that_its_gate_refused_is_not_promoted(place, engine):
+    with pytest.raises(DataError, match=r"its gate refused it: \d+ of \d+ conditions unmet: solve rate"):
+        call(promote, place, str(place / "runs" / "bad"), url=engine.url)
+    assert engine.paths == {}
+    version = boto3.client("sagemaker", region_name="us-west-2").list_model_packages(ModelPackageType="Versioned")
+    assert [one["ModelApprovalStatus"] for one in version["ModelPackageSummaryList"]] == ["Rejected"]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ("withdrawn", "was withdrawn"),
+        ("by hand", "is not the decision that run.json has"),
+        ("left over", "was withdrawn"),
+        ("other adapter", "is of the adapter [0-9a-f]{16}, the one there is"),
+        ("another run's", "is of the adapter None"),
+    ],
+)
+def test_a_decision_that_does_not_hold_promotes_nothing(change, match, place, engine):
+    run = place / "runs" / "good"
+    decision = json.loads((run / "gate.json").read_text())
+    match change:
+        case "withdrawn":
+            (run / "gate.json").unlink()
+        case "by hand":
+            write_json(run / "gate.json", decision | {"decision": "passed", "made": "now"})
+        case "left over":
+            lineage.update(run, gate=None)
+        case "other adapter":
+            export_dir = run / "checkpoints" / "last"
+            base = promotable.Base.read(place / "shared" / BASE_MODEL)
+            write_export(export_dir, language_weights(base, seed=9))
+        case "another run's":
+            other = json.loads((place / "runs" / "better" / "gate.json").read_text())
+            write_json(run / "gate.json", other)
+            lineage.update(run, gate=other)
+    with pytest.raises(DataError, match=match):
+        call(promote, place, str(run), url=engine.url)
+    assert not (place / "serving" / "aliases.json").exists()
+    assert engine.paths == {}
+
+
+def test_what_is_asked_for_has_to_be_there(place, engine):
+    with pytest.raises(ConfigError, match="is no run folder"):
+        call(promote, place, "maze-000000000000", url=engine.url)
+    with pytest.raises(ConfigError, match="test-512 is sealed"):
+        call(promote, place, str(place / "runs" / "good"), "--split", "test-512", url=engine.url)
+    with pytest.raises(DataError, match="rank 4 exceeds the server's maximum of 2"):
+        promotable.candidate(
+            place / "runs" / "good", place / "shared" / BASE_MODEL, place / "out", "dev", Limits(max_rank=2)
+        )
+
+
+def test_a_run_is_exported_with_the_tasks_that_its_trainer_played(place, tmp_path):
+    run, config = place / "runs" / "good", place / "shared" / BASE_MODEL / "config.json"
+    given = [str(run), str(tmp_path / "out"), "--shared", str(place / "shared")]
+    CliRunner().invoke(export, given, catch_exceptions=False)
+    how = json.loads((tmp_path / "out" / "how.json").read_text())
+    assert how["expected"]["solved"] == lineage.read(run)["evaluations"]["final"]["solved"]
+    assert len(how["tasks"]) == how["expected"]["n"] == len(judged_run.tasks(run, "test"))
+    vocabulary = json.loads(config.read_text())["text_config"]["vocab_size"]
+    assert how["generate"]["suppress_tokens"] == [t for t in range(vocabulary) if t not in (1, 2)]
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
