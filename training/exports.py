@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from training.errors import DataError
-from training.files import RepeatedKeyError, file_digest, parse_json
+from training.files import RepeatedKeyError, file_digest, parse_json, read_whole
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 FILES = {WEIGHTS, CONFIG, "README.md"}
 """What PEFT writes into the folder of an adapter."""
+LARGEST = 8 << 30
+"""Bytes of weights: the highest rank on the largest bases stays below, and they are read whole."""
 _SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _WHERE = "base_model_name_or_path"
 
@@ -30,7 +32,7 @@ def weights(folder: Path) -> str:
     path = _file(folder, WEIGHTS)
     total = hashlib.sha256()
     try:
-        for name, dtype, shape, values in sorted(tensors(path.read_bytes())):
+        for name, dtype, shape, values in sorted(tensors(read_whole(path, LARGEST))):
             total.update(json.dumps([name, dtype, shape]).encode())
             total.update(values)
     except RepeatedKeyError as error:
@@ -60,7 +62,7 @@ def _file(folder: Path, name: str) -> Path:
 
 def _options_digest(path: Path) -> str:
     try:
-        options = dict(parse_json(path.read_bytes()))
+        options = dict(parse_json(read_whole(path)))
         for name in set(_SETS) & options.keys():
             if isinstance(options[name], list):
                 options[name] = sorted(options[name])

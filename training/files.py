@@ -58,10 +58,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_whole(path: Path) -> bytes:
+def read_whole(path: Path, largest: int = LARGEST) -> bytes:
     """The bytes of a file; DataError, before any is read, when it is too large to be one of ours."""
-    if (size := path.stat().st_size) > LARGEST:
-        raise DataError(f"{path} has {size:,} bytes, more than {LARGEST:,}", "no run wrote it; move it away")
+    if (size := path.stat().st_size) > largest:
+        raise DataError(f"{path} has {size:,} bytes, more than {largest:,}", "no run wrote it; move it away")
     return path.read_bytes()
 
 

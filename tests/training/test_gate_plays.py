@@ -380,10 +380,24 @@ def test_further_samples_of_dev_that_are_being_played_withdraw_nothing(run):
     assert judge([run])[0].passed
 
 
-def test_a_file_of_any_size_is_not_read(run):
-    with (run / "evaluations" / "hole.jsonl").open("wb") as file:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "evaluations/hole.jsonl",
+            "evaluations/hole.jsonl has 64,424,509,440 bytes, which is more than a run",
+        ),
+        ("ancestry/hole.txt", "ancestry/hole.txt has 64,424,509,440 bytes"),
+        (
+            "adapter/adapter_model.safetensors",
+            "adapter_model.safetensors has 64,424,509,440 bytes, more than",
+        ),
+    ],
+)
+def test_a_file_of_any_size_is_not_read(run, name, told):
+    with (run / name).open("wb") as file:
         file.truncate(60 << 30)
-    refused(run, "evaluations/hole.jsonl has 64,424,509,440 bytes, which is more than a run writes")
+    refused(run, told)
 
 
 def test_a_base_that_was_looked_at_before_training_does_not_keep_the_run_from_deciding(run):

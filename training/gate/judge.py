@@ -119,7 +119,7 @@ def _decide(
 
 
 def _read(folder: Path, show: Callable[[str], None]) -> Evidence:
-    show(f"reading {folder.name}: drawing its splits again, replaying every episode")
+    show(f"reading {visible(folder.name)}: drawing its splits again, replaying every episode")
     return read(folder)
 
 
