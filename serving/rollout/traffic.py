@@ -16,6 +16,7 @@ from training.errors import SkypodError, SubstrateError
 
 BASE = "base"
 _CHOSEN = ("live", "canary")
+_FAILED = ("upstream_", "adapter_missing", "answer_too_large")
 _ANSWER_S = 10.0
 Counters = Mapping[str, Mapping[str, float]]
 """By adapter: "ok" and "failed" requests, and answers by the upper edge of their histogram's bucket."""
@@ -75,7 +76,7 @@ class GatewayTraffic:
                 if name == "skypod_gateway_requests_total" and labels["variant"] in _CHOSEN:
                     # What the gateway refuses itself says nothing of the adapter.
                     outcome = labels["outcome"]
-                    if outcome == "ok" or outcome.startswith("upstream"):
+                    if outcome == "ok" or outcome.startswith(_FAILED):
                         kind = "ok" if outcome == "ok" else "failed"
                         counts[kind] = counts.get(kind, 0) + value
                 elif name == "skypod_gateway_request_seconds_bucket":
