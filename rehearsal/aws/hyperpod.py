@@ -13,6 +13,7 @@ from ministack.services import eks, s3
 from rehearsal.aws import cloudformation, governance, models, studio
 from rehearsal.aws.governance import Governance
 from rehearsal.aws.models import ApiError
+from rehearsal.aws.registry import ModelRegistry
 from rehearsal.aws.service import (
     Service,
     arn,
@@ -30,7 +31,7 @@ SETTLE_S = 0.2
 _GROUP_LIFECYCLE = "Instance group {group}: lifecycle script s3://{bucket}/{key} does not exist"
 
 
-class HyperPod(Governance, Studio, Service):
+class HyperPod(Governance, Studio, ModelRegistry, Service):
     """SageMaker: cluster operations here. Clusters settle by the clock; nodes are listed, not started."""
 
     model = signing = "sagemaker"
@@ -38,6 +39,7 @@ class HyperPod(Governance, Studio, Service):
     def __init__(self) -> None:
         Governance.__init__(self)
         Studio.__init__(self)
+        ModelRegistry.__init__(self)
         self.clusters = AccountRegionScopedDict()
 
     def create_cluster(self, params: dict[str, Any]) -> dict[str, Any]:
