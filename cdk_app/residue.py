@@ -53,6 +53,8 @@ _OTHER_NAMES = (
     "lustre-full",
     "admin",
     "researcher",
+    "promote",
+    "base-",
     "charts",
     "train-image",
     "serve-image",
@@ -165,6 +167,16 @@ def _roles(search: _Search) -> Iterator[Residue]:
             yield Residue("IAM role", role["RoleName"])
 
 
+def _serving(search: _Search) -> Iterator[Residue]:
+    """Promotions make the groups, and no stack takes them away."""
+    for policy in search.pages("iam", "list_policies", "Policies", Scope="Local"):
+        if search.ours(policy["PolicyName"]):
+            yield Residue("IAM policy", policy["Arn"])
+    for group in search.pages("sagemaker", "list_model_package_groups", "ModelPackageGroupSummaryList"):
+        if search.ours(group["ModelPackageGroupName"]):
+            yield Residue("model package group", group["ModelPackageGroupName"])
+
+
 def _observability(search: _Search) -> Iterator[Residue]:
     for workspace in search.pages("amp", "list_workspaces", "workspaces"):
         if search.ours(workspace.get("alias", "")):
@@ -240,6 +252,7 @@ _FINDERS: tuple[Callable[[_Search], Iterator[Residue]], ...] = (
     _logs,
     _keys,
     _roles,
+    _serving,
     _observability,
     _governance,
     _studio,
@@ -267,6 +280,7 @@ SWEPT: dict[str, Callable[[_Search], Iterator[Residue]]] = {
     "AWS::Events::Rule": _watches,
     "AWS::FSx::FileSystem": _file_systems,
     "AWS::Grafana::Workspace": _observability,
+    "AWS::IAM::ManagedPolicy": _serving,
     "AWS::IAM::Role": _roles,
     "AWS::KMS::Key": _keys,
     "AWS::Lambda::Function": _functions,

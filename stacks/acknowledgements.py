@@ -109,7 +109,13 @@ ACKNOWLEDGED = (
     ),
     *(
         Acknowledged("AwsSolutions-IAM5", where, _PREFIX, "Resource::skypod-*-storage:Exports*/*[*]")
-        for where in ("access/*", "operators/TrainingRole/*", "serving/ReplicaRole/*", "hyperpod/NodeRole/*")
+        for where in ("access/*", "operators/TrainingRole/*", "serving/*", "hyperpod/NodeRole/*")
+    ),
+    Acknowledged(
+        "AwsSolutions-IAM5",
+        "serving/Promote/*",
+        "A base has a group of its own, named after its digest, and a version for each adapter",
+        "Resource::arn:aws:sagemaker:*:model-package*/skypod-*-base-[*]*",
     ),
     Acknowledged("AwsSolutions-IAM5", "hyperpod/NodeRole/*", _MADE_LATER, "Resource::arn:aws:ec2:*/[*]"),
     Acknowledged(

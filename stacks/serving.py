@@ -1,6 +1,7 @@
-"""What the serving pods may do. The RayService itself is applied by a promotion, not by a deploy."""
+"""What the serving pods may do, and who may promote. A promotion applies the RayService, not a deploy."""
 
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.base import SkypodStack
@@ -11,12 +12,17 @@ from stacks.names import ADAPTERS_PREFIX, SERVING_SERVICE_ACCOUNT, Names
 from stacks.operators import OperatorsStack
 from stacks.storage import StorageStack
 
+LINEAGE_PREFIX = "lineage"
+
 
 class ServingStack(SkypodStack):
-    """Replicas read promoted adapters from one S3 prefix, and nothing else in the account."""
+    """Replicas read promoted adapters from one S3 prefix, and nothing else in the account.
+
+    No role of ours may approve an adapter: whoever shall is given the managed policy for it.
+    """
 
     part = "serving"
-    summary = "Pod identity of the serving replicas, scoped to the prefix of promoted adapters"
+    summary = "Pod identity of the serving replicas, and the policy of those who may promote adapters"
 
     def __init__(
         self,
@@ -48,7 +54,35 @@ class ServingStack(SkypodStack):
                 ),
             ),
         )
+        iam.ManagedPolicy(
+            self,
+            "Promote",
+            managed_policy_name=names.role("promote"),
+            description="Register, approve and reject adapters, and publish them to the replicas",
+            statements=_may_promote(names, bucket),
+        )
         self.emit(
             serving_service_account=SERVING_SERVICE_ACCOUNT,
             adapters_uri=f"s3://{bucket.bucket_name}/{ADAPTERS_PREFIX}",
         )
+
+
+def _may_promote(names: Names, bucket: s3.IBucket) -> list[iam.PolicyStatement]:
+    """Of one environment: the groups of its bases, their packages, and what lies beside them in S3."""
+    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
+    group = f"{sagemaker}:model-package-group/{names.prefix}-base-*"
+    package = f"{sagemaker}:model-package/{names.prefix}-base-*/*"
+    return [
+        iam.PolicyStatement(actions=["sagemaker:CreateModelPackageGroup"], resources=[group]),
+        iam.PolicyStatement(actions=["sagemaker:CreateModelPackage"], resources=[group, package]),
+        iam.PolicyStatement(
+            actions=[f"sagemaker:{verb}" for verb in ("ListModelPackages", "DescribeModelPackage")],
+            resources=[package],
+        ),
+        # This is the right to approve: the gate's decision sets the status, and a person may take it back.
+        iam.PolicyStatement(actions=["sagemaker:UpdateModelPackage"], resources=[package]),
+        iam.PolicyStatement(
+            actions=["s3:GetObject", "s3:PutObject"],
+            resources=[bucket.arn_for_objects(f"{prefix}/*") for prefix in (ADAPTERS_PREFIX, LINEAGE_PREFIX)],
+        ),
+    ]

@@ -34,6 +34,25 @@ class ModelRegistry:
         self.groups[name] = {**params, "ModelPackageGroupArn": group_arn, "CreationTime": time.time()}
         return {"ModelPackageGroupArn": group_arn}
 
+    def list_model_package_groups(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "ModelPackageGroupSummaryList": [
+                {**group, "ModelPackageGroupStatus": "Completed"} for group in self.groups.values()
+            ]
+        }
+
+    def delete_model_package_group(self, params: dict[str, Any]) -> dict[str, Any]:
+        name = params["ModelPackageGroupName"]
+        self._require_group(name)
+        if any(one["ModelPackageGroupName"] == name for one in self.packages.values()):
+            raise ApiError("ConflictException", f"Model package group {name} has model packages")
+        del self.groups[name]
+        return {}
+
+    def delete_model_package(self, params: dict[str, Any]) -> dict[str, Any]:
+        del self.packages[self._package(params["ModelPackageName"])["ModelPackageArn"]]
+        return {}
+
     def create_model_package(self, params: dict[str, Any]) -> dict[str, Any]:
         name = params["ModelPackageGroupName"]
         self._require_group(name)

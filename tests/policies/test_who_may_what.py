@@ -14,6 +14,7 @@ from tests.policies.conftest import as_list
 ARTIFACTS, LIFECYCLE = "arn:aws:s3:::artifacts", "arn:aws:s3:::lifecycle"
 CLUSTER = "arn:aws:eks:us-west-2:123456789012:cluster/skypod-everything"
 OTHER = "arn:aws:eks:us-west-2:123456789012:cluster/other"
+PACKAGE = "arn:aws:sagemaker:us-west-2:123456789012:model-package/skypod-everything-base-0123456789abcdef/1"
 
 # role (stack/start of its logical id), action, resource, may it
 TABLE = (
@@ -26,6 +27,15 @@ TABLE = (
     ("serving/ReplicaRole", "s3:GetObject", f"{ARTIFACTS}/adapters/run/adapter.safetensors", True),
     ("serving/ReplicaRole", "s3:PutObject", f"{ARTIFACTS}/adapters/run/adapter.safetensors", False),
     ("serving/ReplicaRole", "s3:GetObject", f"{ARTIFACTS}/runs/run/run.json", False),
+    ("serving/ReplicaRole", "sagemaker:UpdateModelPackage", PACKAGE, False),
+    ("serving/Promote", "sagemaker:UpdateModelPackage", PACKAGE, True),
+    ("serving/Promote", "sagemaker:UpdateModelPackage", PACKAGE.replace("skypod-everything", "other"), False),
+    ("serving/Promote", "sagemaker:DeleteModelPackage", PACKAGE, False),
+    ("serving/Promote", "s3:PutObject", f"{ARTIFACTS}/adapters/run/adapter.safetensors", True),
+    ("serving/Promote", "s3:PutObject", f"{ARTIFACTS}/runs/run/run.json", False),
+    ("access/Researcher", "sagemaker:UpdateModelPackage", PACKAGE, False),
+    ("access/Admin", "sagemaker:UpdateModelPackage", PACKAGE, False),
+    ("operators/TrainingRole", "sagemaker:CreateModelPackage", PACKAGE, False),
     ("hyperpod/NodeRole", "s3:GetObject", f"{LIFECYCLE}/lifecycle/on_create.sh", True),
     ("hyperpod/NodeRole", "s3:PutObject", f"{LIFECYCLE}/lifecycle/on_create.sh", False),
     ("hyperpod/NodeRole", "s3:GetObject", f"{ARTIFACTS}/runs/run/run.json", False),
@@ -87,7 +97,7 @@ def granted(everything) -> dict[str, list[tuple[list[str], list[str]]]]:
     found: dict[str, list[tuple[list[str], list[str]]]] = {}
     for part, template in everything.templates.items():
         for logical_id, resource in template["Resources"].items():
-            if resource["Type"] == "AWS::IAM::Policy":
+            if resource["Type"] in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy"):
                 for statement in resource["Properties"]["PolicyDocument"]["Statement"]:
                     assert statement["Effect"] == "Allow"
                     pair = (as_list(statement["Action"]), [text(r) for r in as_list(statement["Resource"])])

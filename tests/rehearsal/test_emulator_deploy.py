@@ -212,6 +212,7 @@ def test_destroy_leaves_nothing(deployed: Deployment, original: list[str]):
         "log group",
         "KMS key",
         "IAM role",
+        "IAM policy",
         "Prometheus workspace",
         "Grafana workspace",
         "Studio domain",
@@ -237,9 +238,15 @@ def test_what_a_person_left_behind_is_found(deployed: Deployment):
     client = session.client("logs")
     client.create_log_group(logGroupName="/aws/lambda/skypod-paper-storage-Forgotten")
     client.create_log_group(logGroupName="/aws/lambda/skypod-paperback-storage-Other")
+    registry = session.client("sagemaker")
+    registry.create_model_package_group(ModelPackageGroupName="skypod-paper-base-0123456789abcdef")
     found = residue.sweep(session, deployed.environment)
-    assert [entry.identifier for entry in found] == ["/aws/lambda/skypod-paper-storage-Forgotten"]
+    assert [entry.identifier for entry in found] == [
+        "/aws/lambda/skypod-paper-storage-Forgotten",
+        "skypod-paper-base-0123456789abcdef",
+    ]
     client.delete_log_group(logGroupName="/aws/lambda/skypod-paper-storage-Forgotten")
+    registry.delete_model_package_group(ModelPackageGroupName="skypod-paper-base-0123456789abcdef")
 
 
 def test_interrupted_deploy_can_be_destroyed(deployed: Deployment, original: list[str]):

@@ -44,3 +44,16 @@ def test_adapters_are_entered_pointed_at_and_refused(registry):
     with pytest.raises(DataError, match="is Rejected"):
         registry.require_approved(BASE, first.name)
     assert registry.register(second, "s3://kept/adapters/2", b"{}", passed=True).status == APPROVED
+
+
+def test_a_group_goes_after_its_packages(registry):
+    api, name = registry.sagemaker, registry.group("c" * 64)
+    other = Adapter("c" * 64, 4, 8, ("q_proj",), 10, adapter("1").lineage, adapter("1").files).named("maze")
+    version = registry.register(other, "s3://kept/adapters/3", b"{}", passed=True)
+    with pytest.raises(api.exceptions.ClientError, match="has model packages"):
+        api.delete_model_package_group(ModelPackageGroupName=name)
+    api.delete_model_package(ModelPackageName=version.arn)
+    api.delete_model_package_group(ModelPackageGroupName=name)
+    groups = api.list_model_package_groups()["ModelPackageGroupSummaryList"]
+    assert name not in [group["ModelPackageGroupName"] for group in groups]
+    assert registry.versions("c" * 64) == []
