@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from training.gate.evidence import Evidence
 
 BASE, CANDIDATE = seal.BASELINE, seal.FINAL
-_DECIDING = {
-    seal.label(name, split): (name, split) for split in seal.SEALED for name in (BASE, CANDIDATE)
-}
+_DECIDING = {seal.label(name, split): (name, split) for split in seal.SEALED for name in (BASE, CANDIDATE)}
 _OF_A_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}")
 """What `skypod evaluate` calls the split of a user's file."""
 
