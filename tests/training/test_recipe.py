@@ -17,8 +17,11 @@ def test_every_recipe_of_the_repository_is_valid_and_named_like_its_file(path):
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_uses_the_papers_topology(path):
+def test_every_recipe_but_the_drills_uses_the_papers_topology(path):
     chosen = recipe.load(path)
+    if path.stem == "maze-drill":
+        assert chosen.topology.ranks == 2  # the fewest that can fail apart
+        return
     assert (chosen.topology.worker_nodes, chosen.topology.gpus_per_node, chosen.topology.ranks) == (3, 2, 6)
 
 
