@@ -1,5 +1,6 @@
 """A checkpoint of six ranks goes on at six, four, two or one, to the bits of a run that was never cut."""
 
+import errno
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import get_scheduler
 
+from rehearsal.drills import disk
 from training.errors import DataError
 from training.exports import WEIGHTS
+from training.skyrl import ranks
 from training.skyrl.ranks import ADAPTER, OPTIMIZER, PolicyRank, reseed
 
 STEPS, CUT = 6, 3
@@ -133,6 +136,24 @@ def test_another_adapter_is_refused(six, tmp_path):
             rank_of(other).load_checkpoint(str(six[0]))
     finally:
         dist.destroy_process_group()
+
+
+def save_on_a_full_disk(index: int, folder: Path) -> None:
+    """In a process of its own, whose mounts nobody else sees."""
+    if disk.why_not():
+        return
+    with disk.small(folder / "full"):
+        disk.fill(folder / "full")
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            ranks._save({"weights": torch.zeros(100_000)}, folder / "full" / "weights")
+    (folder / "told").write_text(errno.errorcode[raised.value.errno])
+
+
+def test_a_full_disk_is_told_by_its_number(tmp_path):
+    mp.start_processes(save_on_a_full_disk, (tmp_path,), nprocs=1, start_method="fork")
+    if not (tmp_path / "told").exists():
+        pytest.skip("file systems cannot be mounted here")
+    assert (tmp_path / "told").read_text() == "ENOSPC"
 
 
 def test_a_seed_decides_every_generator():

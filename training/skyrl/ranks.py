@@ -1,7 +1,9 @@
 """The policy's ranks: a checkpoint of what is trainable only, readable at any number of ranks."""
 
 import json
+import os
 import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -53,9 +55,9 @@ class PolicyRank(FSDPPolicyWorkerBase):
     def _write(self, folder: Path, weights: Mapping[str, Any], moments: Mapping[str, Any]) -> None:
         adapter = folder / ADAPTER
         adapter.mkdir(parents=True, exist_ok=True)
-        save_file(dict(weights), adapter / WEIGHTS)
+        _save(weights, adapter / WEIGHTS)
         (adapter / CONFIG).write_text(json.dumps(self._adapter_config(), indent=2, sort_keys=True) + "\n")
-        save_file(dict(moments), folder / OPTIMIZER)
+        _save(moments, folder / OPTIMIZER)
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
         schedule = {k: v for k, v in self.scheduler.state_dict().items() if k != "lr_lambdas"}
         (folder / PROGRESS).write_text(json.dumps({"groups": groups, "schedule": schedule}))
@@ -120,6 +122,18 @@ def _gather(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | No
         name: torch.cat([share[name] for share in shares]) if name in split else tensor
         for name, tensor in local.items()
     }
+
+
+def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raises OSError where the file system fails: safetensors tells of a full disk in words only, and what
+    has no number would be taken for a fault of the code."""
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if not number:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _shard(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
