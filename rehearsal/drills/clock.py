@@ -9,7 +9,10 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from training.files import write_atomic
 
@@ -28,12 +31,7 @@ def jump(run_dir: Path, seconds: float) -> None:
 
 def install(path: Path) -> None:
     """Give this process the clock of `path`."""
-    true_time, true_time_ns, true_gmtime, true_localtime = (
-        time.time,
-        time.time_ns,
-        time.gmtime,
-        time.localtime,
-    )
+    true_time, true_time_ns = time.time, time.time_ns
 
     def ahead() -> float:
         try:
@@ -44,10 +42,15 @@ def install(path: Path) -> None:
     def shifted() -> float:
         return true_time() + ahead()
 
-    time.time = shifted
-    time.time_ns = lambda: true_time_ns() + int(ahead() * 1e9)
-    time.gmtime = lambda seconds=None: true_gmtime(shifted() if seconds is None else seconds)
-    time.localtime = lambda seconds=None: true_localtime(shifted() if seconds is None else seconds)
+    def shifted_ns() -> int:
+        return true_time_ns() + int(ahead() * 1e9)
+
+    def broken_down(true: Callable[[float], time.struct_time], seconds: float | None = None) -> Any:
+        return true(shifted() if seconds is None else seconds)
+
+    # Partials, as functions of C are: a class that has a function of Python among its attributes binds it.
+    time.time, time.time_ns = partial(shifted), partial(shifted_ns)
+    time.gmtime, time.localtime = partial(broken_down, time.gmtime), partial(broken_down, time.localtime)
 
 
 if __name__ == "__main__":

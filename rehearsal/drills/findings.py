@@ -17,12 +17,14 @@ NO_FAILURE = "none"
 def of_run(course: Course, run_dir: Path, reference: Path) -> Found:
     """A run's part of the report; `problems` are the promises that were broken."""
     ends = [*(blow.at for blow in course.blows[1:]), float("inf")]
-    strikes = [of_blow(blow, course.seen, end) for blow, end in zip(course.blows, ends, strict=True)]
+    strikes = [of_blow(blow, course.seen, end) for blow, end in zip(course.blows, ends, strict=False)]
     problems = [f"{row['fault']} in {row['doing']}: {each}" for row in strikes for each in row["problems"]]
     problems += [f"{each.fault} in {each.phase} {each.step}: never struck" for each in course.missed]
     found = {"run": course.run, "seconds": course.seconds, "verdict": course.verdict, "strikes": strikes}
     if not course.finished:
-        problems.append(f"the run did not finish: {course.verdict}")
+        last_word = _first(reversed(course.seen), lambda one: one.is_("supervisor"))
+        why = last_word.event["message"] if last_word else "its supervisor said nothing"
+        problems.append(f"the run did not finish: {course.verdict}: {why}")
         return found | {"identical": False, "comparison": "not finished", "problems": problems}
     compared = differences.compare(reference, run_dir)
     if not compared.identical:

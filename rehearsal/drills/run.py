@@ -47,7 +47,7 @@ class Course:
 
     @property
     def finished(self) -> bool:
-        return self.verdict.startswith("finished")
+        return self.verdict == "finished"
 
 
 class Drill:
@@ -132,7 +132,7 @@ class Drill:
     def _end(self, verdict: str) -> None:
         """The Job has ended: for good, or until a person does what its message asks for."""
         amend = FAULTS[self.course.blows[-1].strike.fault].amend if self.course.blows else None
-        if verdict.startswith("failed") and amend and self._resumes < len(self.course.blows):
+        if verdict == "failed" and amend and self._resumes < len(self.course.blows):
             self._resumes = len(self.course.blows)
             amend(self._scene)
             resume = f"drill-{self._resumes}"

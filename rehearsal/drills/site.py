@@ -60,11 +60,9 @@ class Site:
         cluster.apply(self.api, objects)
 
     def verdict(self, run: str) -> str:
-        """How the supervisor's Job ended, "finished" or "failed" and why; "" while it is active."""
+        """How the supervisor's Job ended, "finished" or "failed"; "" while it is active."""
         found = supervised.find(self.api, self.outputs.namespace, run)
-        if found is None or found.state == "active":
-            return ""
-        return f"{found.state} {found.why}".strip()
+        return "" if found is None or found.state == "active" else found.state
 
     def end(self, run: str) -> None:
         """Leave nothing of the run on the cluster: its supervisor first, which would start another job."""
