@@ -94,7 +94,8 @@ def test_two_runs_are_promoted_looked_at_and_taken_back(place, engine):
     assert told.splitlines()[:2] == [f"live      {second}", f"previous  {first}"]
     found = json.loads(call(adapters, place, "--json"))
     assert [one["outcome"] for one in found["rollouts"]] == ["live", "live"]
-    version = boto3.client("sagemaker", region_name="us-west-2").list_model_packages(ModelPackageType="Versioned")
+    registry = boto3.client("sagemaker", region_name="us-west-2")
+    version = registry.list_model_packages(ModelPackageType="Versioned")
     assert {one["ModelApprovalStatus"] for one in version["ModelPackageSummaryList"]} == {"Approved"}
     given = ["watch", "--once", "--state", str(place / "serving"), "--server", engine.url]
     assert CliRunner().invoke(adapters, given, catch_exceptions=False).exit_code == 0
@@ -110,7 +111,8 @@ def test_a_run_that_its_gate_refused_is_not_promoted(place, engine):
     with pytest.raises(DataError, match=r"its gate refused it: \d+ of \d+ conditions unmet: solve rate"):
         call(promote, place, str(place / "runs" / "bad"), url=engine.url)
     assert engine.paths == {}
-    version = boto3.client("sagemaker", region_name="us-west-2").list_model_packages(ModelPackageType="Versioned")
+    registry = boto3.client("sagemaker", region_name="us-west-2")
+    version = registry.list_model_packages(ModelPackageType="Versioned")
     assert [one["ModelApprovalStatus"] for one in version["ModelPackageSummaryList"]] == ["Rejected"]
 
 
