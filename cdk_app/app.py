@@ -1,4 +1,4 @@
-"""The CDK application: `cdk deploy --all -c environment=paper` (or a path to a settings file)."""
+"""The CDK application: `cdk <command> -c environment=paper` (or a path to a settings file)."""
 
 import os
 import sys

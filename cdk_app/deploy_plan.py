@@ -189,8 +189,8 @@ def deploy_plan(ctx: click.Context, environment: str, as_json: bool) -> None:
                 f"{step.done_at:7.1f}m {step.minutes:5.1f}m  {step.stack:14} {step.type} {step.resource}"
             )
         click.echo(
-            f"\n{made.minutes:.0f} minutes with `cdk deploy --all --concurrency 4`, "
-            f"{made.one_at_a_time_minutes:.0f} one stack at a time.\n"
+            f"\n{made.minutes:.0f} minutes with `cdk deploy --all --require-approval never --concurrency 4` "
+            f"(after a look at `cdk diff`), {made.one_at_a_time_minutes:.0f} one stack at a time.\n"
             f"The longest unavoidable chain is {made.unavoidable_minutes:.0f} minutes: "
             f"{made.ratio:.2f} times that, the goal is {GOAL} or less.\n"
             "Durations are published ones and estimates (--json says which), not measured by this project."

@@ -12,6 +12,8 @@ from training.errors import SubstrateError
 
 __all__ = ["Outputs", "read"]
 
+DEPLOY = "cdk deploy --all --require-approval never --concurrency 4"
+
 
 def read(session: boto3.Session, environment: Environment) -> Outputs:
     """Outputs of every stack of `environment` in the session's account.
@@ -45,7 +47,7 @@ def _stack_outputs(client, stack: str) -> dict[str, str]:
     except ClientError as error:
         if error.response["Error"]["Code"] != "ValidationError":
             raise
-        raise SubstrateError(f"stack {stack} is not deployed", "run `cdk deploy --all` first") from None
+        raise SubstrateError(f"stack {stack} is not deployed", f"run `{DEPLOY}` first") from None
     if not found["StackStatus"].endswith("_COMPLETE") or found["StackStatus"].startswith("DELETE"):
         raise SubstrateError(
             f"stack {stack} is {found['StackStatus']}", f"see its events: `cdk diagnose {stack}`"

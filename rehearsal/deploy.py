@@ -23,8 +23,10 @@ from pathlib import Path
 from training.errors import SubstrateError
 
 ROOT = Path(__file__).resolve().parents[1]
-CONCURRENCY = 4
-"""Stacks that the CLI works on at once, where their dependencies allow it."""
+# Several stacks at once, where their dependencies allow it; then the CLI cannot ask, and must be told not to.
+DEPLOY = ("deploy", "--all", "--require-approval", "never", "--concurrency", "4")
+DESTROY = ("destroy", "--all", "--concurrency", "4")
+"""As the pages say it; a test holds them together."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ def deploy(
     env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent, watch: Watch = _nothing
 ) -> None:
     """Deploy all stacks. A failing stack is rolled back by CloudFormation and raises SubstrateError."""
-    command = ["deploy", "--all", "--require-approval", "never", "--progress", "events"]
-    _run("deploy", [*command, "--concurrency", str(CONCURRENCY), *app_args], env, on_event, watch)
+    _run("deploy", [*DEPLOY, "--progress", "events", *app_args], env, on_event, watch)
 
 
 def diff(env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent) -> tuple[str, ...]:
@@ -136,8 +137,7 @@ def destroy(
     env: Mapping[str, str], app_args: Sequence[str], on_event: OnEvent, watch: Watch = _nothing
 ) -> None:
     """Destroy all stacks, dependents first."""
-    command = ["destroy", "--all", "--force", "--progress", "events", "--concurrency", str(CONCURRENCY)]
-    _run("destroy", [*command, *app_args], env, on_event, watch)
+    _run("destroy", [*DESTROY, "--force", "--progress", "events", *app_args], env, on_event, watch)
 
 
 def _run(

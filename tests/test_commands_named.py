@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from cdk_app.command import cli
+from rehearsal import deploy
 from tests.test_imports import OURS, ROOT, modules
 
 NO_COMMANDS = {"skypod evaluation 1"}
@@ -59,6 +60,14 @@ def test_every_make_target_that_is_named_exists():
     named = {(file, target) for file, text in mentions() for target in _MAKE.findall(text)}
     assert any(target == "stop" for _, target in named)
     assert [each for each in sorted(named) if each[1] not in targets] == []
+
+
+def test_stacks_are_deployed_and_destroyed_as_the_rehearsal_does_it():
+    """Else a page's command has never been run: with --concurrency alone the CLI refuses on a terminal."""
+    for words in (deploy.DEPLOY, deploy.DESTROY):
+        whole, begins = f"cdk {' '.join(words)}", f"cdk {words[0]} --all"
+        assert any(file == "README.md" and whole in text for file, text in mentions())
+        assert [each for each in mentions() if begins in each[1].replace(whole, "")] == []
 
 
 def test_a_command_that_is_none_is_found():
