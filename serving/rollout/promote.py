@@ -77,6 +77,8 @@ class _Promotion:
         try:
             found = getattr(self, f"_{step}")()
         except (DataError, ConfigError) as error:
+            if "full" in done:
+                raise  # it is live; what is wrong with the rest is no verdict against it
             if step in _ASKING:
                 self._require_loaded(error.problem)
             self._take_back(error.problem)

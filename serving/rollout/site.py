@@ -11,7 +11,7 @@ from serving.rollout import record as records
 from serving.rollout.destination import Destination
 from serving.rollout.rules import Rules
 from serving.rollout.traffic import Traffic
-from training.errors import DataError, SubstrateError
+from training.errors import DataError, SkypodError, SubstrateError
 
 ALIASES, ADAPTERS = "aliases.json", "adapters"
 
@@ -81,5 +81,5 @@ class Site:
             path = self.folder(of) / manifest.MANIFEST
             base_digest = manifest.parse(path.read_bytes(), str(path)).base_digest
             self.registry.point(base_digest, aliases)
-        except (SubstrateError, OSError) as error:
+        except (SkypodError, OSError) as error:
             self.tell(f"the registry does not show the aliases yet: {error}")

@@ -4,6 +4,7 @@ off at each step, and taken back."""
 import json
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from serving import aliases
 from serving.registry import REJECTED
@@ -12,7 +13,7 @@ from serving.rollout.promote import STEPS, promote
 from serving.rollout.record import LIVE, REFUSED, REPLACED, ROLLED_BACK
 from serving.rollout.rollback import roll_back
 from tests.serving.rollout.conftest import MAZES
-from tests.serving.rollout.engine import losing
+from tests.serving.rollout.engine import MODEL_ID, losing
 from tests.serving.scripted_server import oracle
 from training.errors import ConfigError, DataError, SubstrateError
 
@@ -214,12 +215,59 @@ def test_a_promotion_that_was_interrupted_leaves_the_old_one_and_goes_on(step, s
     assert ("play" in repeated) is (STEPS.index(step) <= STEPS.index("play"))
 
 
-def test_a_play_that_was_cut_off_is_not_repeated(site, engine, candidate):
-    one, asked = candidate(1), engine.requests
-    engine.fault = lambda count: 401 if count == 20 else None
-    with pytest.raises(DataError, match="status 401"):
+def test_what_goes_wrong_once_it_is_live_is_no_verdict_against_it(site, engine, candidate, said):
+    one = candidate(1)
+
+    def damage(step):
+        said.append(step)
+        if step == "retire":
+            (site.state / "rollouts" / "odd").mkdir()
+            (site.state / "rollouts" / "odd" / "rollout.json").write_text("{}")
+
+    site.tell = damage
+    with pytest.raises(DataError, match="is no record of a rollout"):
         promote(site, one)
-    assert len(asked) >= 20
+    assert stand(site) == (one.name, None, 0.0, None)
+    (site.state / "rollouts" / "odd" / "rollout.json").unlink()
+    site.tell = said.append
+    assert promote(site, one).outcome == LIVE
+
+
+def test_a_registry_that_is_away_hides_the_aliases_and_stops_nothing(site, engine, candidate, said):
+    promote(site, candidate(1))
+    site.registry.sagemaker.meta.events.register("before-call.sagemaker", away)
+    roll_back(site, to="base")
+    assert stand(site) == (None, None, 0.0, None)
+    assert any(line.startswith("the registry does not show the aliases yet: ") for line in said)
+
+
+def away(**_):
+    raise EndpointConnectionError(endpoint_url="https://sagemaker")
+
+
+def test_episodes_that_were_played_are_not_played_again(site, engine, candidate):
+    one, asked = candidate(1), engine.requests
+
+    def cut(step):
+        if step == "canary":
+            raise KeyboardInterrupt
+
+    site.tell = cut
+    with pytest.raises(KeyboardInterrupt):
+        promote(site, one)
+    site.tell = lambda text: None
+    path = records.newest(site.state).folder(site.state)
+    kept = (path / "live.jsonl").read_bytes()
+    (path / "candidate.jsonl").write_bytes(
+        b"".join((path / "candidate.jsonl").read_bytes().splitlines(True)[:5])
+    )
+    record = records.newest(site.state).without("play").save(site.state)
+    before = len(asked)
+    assert promote(site, one).id == record.id
+    replayed = [body for body in asked[before:] if len(body["messages"]) > 1]
+    assert {body["model"] for body in replayed} == {f"{MODEL_ID}:{one.name}"}
+    assert (path / "live.jsonl").read_bytes() == kept
+    assert len((path / "candidate.jsonl").read_text().splitlines()) == len(MAZES)
 
 
 def test_another_promotion_waits_for_the_first(site, engine, candidate):
