@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from cdk_app import names
 from cdk_app.outputs import Outputs
-from stacks import dashboards
+from stacks import dashboards, scripts
 from stacks.environment import Environment
 from stacks.handlers.grafana_client import connect, leftover_accounts
 
@@ -104,6 +104,17 @@ def _storage(subject: _Subject) -> Iterator[Check]:
         yield Check(f"bucket {bucket} public access", "blocked", "blocked" if all(block.values()) else "open")
         versioning = s3.get_bucket_versioning(Bucket=bucket).get("Status", "off")
         yield Check(f"bucket {bucket} versioning", "Enabled", versioning)
+    for key, text in scripts.lifecycle().items():
+        what = f"lifecycle script {key}, which new nodes run"
+        yield Check(what, "as deployed from here", _script(s3, subject.outputs.lifecycle_bucket, key, text))
+
+
+def _script(s3: Any, bucket: str, key: str, text: str) -> str:
+    try:
+        held = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+    except s3.exceptions.NoSuchKey:
+        return "missing"
+    return "as deployed from here" if held == text.encode() else "another text"
 
 
 def _images(subject: _Subject) -> Iterator[Check]:
@@ -181,9 +192,10 @@ def _hyperpod(subject: _Subject) -> Iterator[Check]:
         if node["InstanceStatus"]["Status"] == "Running"
     )
     for name, group in expected.items():
-        found = groups[name]
+        found = groups.get(name)
         asked = f"{group.count} x {group.instance_type}"
-        yield Check(f"HyperPod group {name}", asked, f"{found['TargetCount']} x {found['InstanceType']}")
+        wanted = f"{found['TargetCount']} x {found['InstanceType']}" if found else "missing"
+        yield Check(f"HyperPod group {name}", asked, wanted)
         yield Check(f"HyperPod group {name}, nodes running", str(group.count), str(running[name]))
 
 

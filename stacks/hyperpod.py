@@ -7,6 +7,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
+from stacks import scripts
 from stacks.base import SkypodStack
 from stacks.charts import chart
 from stacks.eks import EksStack, addon
@@ -15,7 +16,7 @@ from stacks.manifests.pods import GROUP_LABEL
 from stacks.names import Names
 from stacks.network import NetworkStack
 from stacks.node_role import node_role
-from stacks.storage import LIFECYCLE_PREFIX, StorageStack
+from stacks.storage import StorageStack
 
 # The trainers of other frameworks and other chips stay out, and so does a KubeRay that some releases bring:
 # two releases of it cannot share a cluster. The health agent and its checks stay in.
@@ -88,7 +89,7 @@ class HyperPodStack(SkypodStack):
                 ],
             ),
             instance_groups=[
-                self._group(name, group, role, f"s3://{storage.lifecycle.bucket_name}/{LIFECYCLE_PREFIX}")
+                self._group(name, group, role, f"s3://{storage.lifecycle.bucket_name}/{scripts.PREFIX}")
                 for name, group in groups.items()
             ],
         )

@@ -1,19 +1,16 @@
 """The buckets: artifacts, and the lifecycle scripts that nodes run when they start."""
 
 import json
-from pathlib import Path
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
+from stacks import scripts
 from stacks.base import SkypodStack
 from stacks.environment import Environment
 from stacks.names import Names
-
-_LIFECYCLE_SCRIPTS = Path(__file__).parent / "lifecycle"
-LIFECYCLE_PREFIX = "lifecycle"
 
 
 class StorageStack(SkypodStack):
@@ -42,11 +39,8 @@ class StorageStack(SkypodStack):
         )
         self._contents("ArtifactsContents", self.artifacts, {}, empty=not settings.keep_data)
         self.lifecycle = self._bucket("Lifecycle", names.lifecycle_bucket)
-        scripts = {
-            f"{LIFECYCLE_PREFIX}/{path.name}": path.read_text() for path in _LIFECYCLE_SCRIPTS.iterdir()
-        }
         self.lifecycle_contents = self._contents(
-            "LifecycleContents", self.lifecycle, scripts, empty=not settings.keep_data
+            "LifecycleContents", self.lifecycle, scripts.lifecycle(), empty=not settings.keep_data
         )
         self.emit(
             artifacts_bucket=self.artifacts.bucket_name,
