@@ -40,6 +40,11 @@ COMMANDS = {
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
     "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),
     "promote": ("cdk_app.promote:promote", "Bring an adapter to all traffic, step by step."),
+    "readback": (
+        "cdk_app.look:readback",
+        "Compare what AWS says of a deployed environment with its settings.",
+    ),
+    "residue": ("cdk_app.look:residue", "List what still exists of an environment, and what it costs."),
     "rehearse": ("rehearsal.command:rehearse", "Run the whole job on this machine: no AWS account, no GPU."),
     "rollback": ("cdk_app.promote:rollback", "Let the adapter answer that was live before."),
     "sweep": ("rehearsal.sweep:command", "Run a recipe under several seeds on this machine."),

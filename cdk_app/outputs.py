@@ -5,7 +5,7 @@ from dataclasses import fields
 import boto3
 from botocore.exceptions import ClientError
 
-from cdk_app import names
+from cdk_app import caller, names
 from stacks.environment import Environment
 from stacks.outputs import Outputs, output_key
 from training.errors import SubstrateError
@@ -13,14 +13,23 @@ from training.errors import SubstrateError
 __all__ = ["Outputs", "read"]
 
 DEPLOY = "cdk deploy --all --require-approval never --concurrency 4"
+_USABLE = {
+    "CREATE_COMPLETE",
+    "UPDATE_COMPLETE",
+    "UPDATE_ROLLBACK_COMPLETE",
+    "IMPORT_COMPLETE",
+    "IMPORT_ROLLBACK_COMPLETE",
+}
+"""States in which a stack has all its resources. ROLLBACK_COMPLETE is none: the first deploy was undone."""
 
 
 def read(session: boto3.Session, environment: Environment) -> Outputs:
     """Outputs of every stack of `environment` in the session's account.
 
-    Raises SubstrateError naming the stack that is missing or not complete, or the output that it lacks.
+    Raises SubstrateError naming the stack that is missing or not complete, or the output that it lacks, and
+    where the credentials are of another account than the settings.
     """
-    account = session.client("sts", region_name=environment.region).get_caller_identity()["Account"]
+    account = caller.account(session, environment)
     named = names.of(environment, account)
     client = session.client("cloudformation", region_name=environment.region)
     per_stack: dict[str, dict[str, str]] = {}
@@ -48,8 +57,20 @@ def _stack_outputs(client, stack: str) -> dict[str, str]:
         if error.response["Error"]["Code"] != "ValidationError":
             raise
         raise SubstrateError(f"stack {stack} is not deployed", f"run `{DEPLOY}` first") from None
-    if not found["StackStatus"].endswith("_COMPLETE") or found["StackStatus"].startswith("DELETE"):
-        raise SubstrateError(
-            f"stack {stack} is {found['StackStatus']}", f"see its events: `cdk diagnose {stack}`"
-        )
+    status = found["StackStatus"]
+    if status not in _USABLE:
+        raise SubstrateError(f"stack {stack} is {status}", _remedy(stack, status))
     return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+
+
+def _remedy(stack: str, status: str) -> str:
+    cause = f"`cdk diagnose {stack} --unstable=diagnose` names the cause"
+    if status == "ROLLBACK_COMPLETE":
+        return f"its first deploy failed and nothing of it is there: {cause}; correct it and run `{DEPLOY}`"
+    if status == "REVIEW_IN_PROGRESS":
+        return f"it has a change set and no resources yet: run `{DEPLOY}`"
+    if status.endswith("_IN_PROGRESS"):
+        return "wait until it has ended, and ask again"
+    if status == "UPDATE_ROLLBACK_FAILED":
+        return f"{cause}; then `cdk rollback {stack}`, and deploy again"
+    return cause

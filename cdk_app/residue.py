@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 
-from cdk_app import names
+from cdk_app import caller, names
 from cdk_app.paging import pages
 from stacks.environment import Environment
 from stacks.handlers.grafana_client import connect
@@ -68,9 +68,10 @@ def sweep(session: boto3.Session, environment: Environment) -> list[Residue]:
     """Everything of `environment` in the session's account, sorted; an empty list after a complete destroy.
 
     The CDK's own bootstrap stack is the account's and not counted. A KMS key that waits for its deletion is
-    not counted either, because AWS deletes none at once.
+    not counted either, because AWS deletes none at once. Raises SubstrateError where the credentials are of
+    another account than the settings, in which there is nothing of ours to see.
     """
-    account = session.client("sts", region_name=environment.region).get_caller_identity()["Account"]
+    account = caller.account(session, environment)
     # Also stacks that the settings have since switched off.
     everything = names.Names(environment.name, account, environment.region)
     search = _Search(session, environment, everything)

@@ -59,7 +59,7 @@ def idle_alarm(stack: SkypodStack, *, eks_stack: EksStack, hyperpod: HyperPodSta
         alarm_name=names.idle_alarm,
         alarm_description=(
             f"GPU nodes of {names.cluster} have run for {hours} h without a pod that uses them. Take them "
-            f"down: cdk destroy, or hyperpod.gpu.count in environments/{stack.settings.name}.toml"
+            "down: cdk destroy, or hyperpod.gpu.count in the settings file"
         ),
         metric=cloudwatch.Metric(
             namespace=NAMESPACE,

@@ -76,7 +76,7 @@ def check_identity(environment: Environment, found: Identity | Unknown, *, emula
                 found.account,
                 needed=environment.account,
                 remedy=f"take credentials of account {environment.account}, or correct `account` in "
-                f"environments/{environment.name}.toml",
+                "the settings file",
             )
         )
     return findings
