@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from .kube_client import ApiError, KubeClient
+from .kube_client import TRANSIENT, ApiError, KubeClient
 from .reply import Done, answer
 
 _KUEUE = {
@@ -71,8 +71,7 @@ def _await_kueue(cluster: str) -> None:
             if any(c["type"] == "Available" and c["status"] == "True" for c in conditions):
                 return
         except ApiError as error:
-            # A new access entry takes some seconds until the API server knows it.
-            if error.status not in (401, 403, 429, 503):
+            if error.status not in TRANSIENT:
                 raise
             seen = f"cannot be read ({error})"
         if time.monotonic() > deadline:

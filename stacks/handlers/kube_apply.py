@@ -6,17 +6,21 @@ A delete returns only when the objects are gone, so that nothing is left for a c
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from .kube_client import ApiError, KubeClient
+from .kube_client import TRANSIENT, ApiError, KubeClient
 from .reply import Done, answer
 
 _POLL_S = 2
 _PATIENCE_S = 600
-# A new access entry takes some seconds until the API server knows it.
 _ACCESS_PATIENCE_S = 120
+
+
+class RefusedError(Exception):
+    """The API server did not take an object, or was not there to take it."""
 
 
 def handler(event: dict[str, Any], context: Any) -> None:
@@ -35,19 +39,22 @@ def _work(event: dict[str, Any], context: Any) -> Done:
             return Done(event["PhysicalResourceId"])  # the cluster is gone, and its objects with it
         raise
     if deleting:
+        # The rollback of a first apply that was refused has nothing to remove, and is refused again.
+        failed = event["PhysicalResourceId"].startswith("failed-")
         try:
-            _remove(client, manifests)
-        except ApiError:
-            # The rollback of a first apply that was refused has nothing to remove, and is refused again.
-            if not event["PhysicalResourceId"].startswith("failed-"):
+            _remove(client, manifests, 0 if failed else _ACCESS_PATIENCE_S)
+        except RefusedError:
+            if not failed:
                 raise
         return Done(event["PhysicalResourceId"])
     for manifest in manifests:
-        _apply(client, manifest)
+        _patiently(client.apply, manifest, _ACCESS_PATIENCE_S)
     kept = {_identity(manifest) for manifest in manifests}
     old = event.get("OldResourceProperties", {})
     if old.get("Cluster") == cluster:
-        _remove(client, [m for m in json.loads(old["Manifests"]) if _identity(m) not in kept])
+        _remove(
+            client, [m for m in json.loads(old["Manifests"]) if _identity(m) not in kept], _ACCESS_PATIENCE_S
+        )
     return Done(f"{cluster}/{event['LogicalResourceId']}", {"Applied": str(len(manifests))})
 
 
@@ -56,23 +63,22 @@ def _identity(manifest: dict[str, Any]) -> tuple[str, ...]:
     return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def _apply(client: KubeClient, manifest: dict[str, Any]) -> None:
-    deadline = time.monotonic() + _ACCESS_PATIENCE_S
+def _patiently(ask: Callable[[dict[str, Any]], Any], manifest: dict[str, Any], patience_s: float) -> Any:
+    deadline = time.monotonic() + patience_s
     while True:
         try:
-            client.apply(manifest)
-            return
+            return ask(manifest)
         except ApiError as error:
-            if error.status not in (401, 403, 429, 503) or time.monotonic() > deadline:
-                raise RuntimeError(f"{manifest['kind']} {manifest['metadata']['name']}: {error}") from error
-        time.sleep(_POLL_S)
+            if error.status not in TRANSIENT or time.monotonic() > deadline:
+                raise RefusedError(f"{manifest['kind']} {manifest['metadata']['name']}: {error}") from error
+        time.sleep(min(_POLL_S, patience_s))
 
 
-def _remove(client: KubeClient, manifests: list[dict[str, Any]]) -> None:
+def _remove(client: KubeClient, manifests: list[dict[str, Any]], patience_s: float) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     for manifest in reversed(manifests):
-        client.delete(manifest)
-        while client.exists(manifest):
+        _patiently(client.delete, manifest, patience_s)
+        while _patiently(client.exists, manifest, patience_s):
             if time.monotonic() > deadline:
                 kind, name = manifest["kind"], manifest["metadata"]["name"]
                 raise TimeoutError(

@@ -1,6 +1,7 @@
 """A Kubernetes client of a few lines: an EKS token, the cluster's own CA, and server-side apply."""
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
@@ -13,6 +14,8 @@ import boto3
 from botocore.signers import RequestSigner
 
 FIELD_MANAGER = "skypod"
+TRANSIENT = (401, 403, 429, 502, 503, 504)
+"""Answers that pass: a new access entry takes some seconds until the API server knows it."""
 _TIMEOUT_S = 30
 _PAGE = 500
 
@@ -25,11 +28,25 @@ class ApiError(Exception):
         super().__init__(f"{status}: {message}")
 
 
+class Unreachable(ApiError):
+    """No answer from the API server; to be retried like one that says 503."""
+
+    def __init__(self, cluster: str, endpoint: str, why: object):
+        Exception.__init__(
+            self,
+            f"the Kubernetes API of cluster {cluster} does not answer at {endpoint}: {why}; see that the "
+            f"cluster is ACTIVE (`aws eks describe-cluster --name {cluster}`) and that its endpoint is open to "
+            "this function, then run it again",
+        )
+        self.status = 503
+
+
 class KubeClient:
     """Talks to the API server of one EKS cluster as the caller's own IAM identity."""
 
     def __init__(self, cluster_name: str):
         session = boto3.session.Session()
+        self._cluster = cluster_name
         cluster = session.client("eks").describe_cluster(name=cluster_name)["cluster"]
         self._endpoint = cluster["endpoint"].rstrip("/")
         authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
@@ -118,6 +135,9 @@ class KubeClient:
             except (ValueError, KeyError, TypeError):
                 message = text[:300] or error.reason
             raise ApiError(error.code, f"{method} {path.split('?')[0]}: {message}") from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", "") or error or type(error).__name__
+            raise Unreachable(self._cluster, self._endpoint, why) from error
 
 
 def eks_token(session: boto3.session.Session, cluster_name: str, expires_s: int = 60) -> str:
