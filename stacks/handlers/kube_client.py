@@ -35,8 +35,8 @@ class Unreachable(ApiError):
         Exception.__init__(
             self,
             f"the Kubernetes API of cluster {cluster} does not answer at {endpoint}: {why}; see that the "
-            f"cluster is ACTIVE (`aws eks describe-cluster --name {cluster}`) and that its endpoint is open to "
-            "this function, then run it again",
+            f"cluster is ACTIVE (`aws eks describe-cluster --name {cluster}`) and that its endpoint is "
+            "open to this function, then run it again",
         )
         self.status = 503
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API that does not answer: waited for, named, and no obstacle to the undoing of a first apply."""
+"""A Kubernetes API that does not answer: waited for, named, no obstacle to undoing a first apply."""
 
 import json
 import socket
