@@ -114,10 +114,26 @@ _NETWORK = (
 
 
 def _network(search: _Search) -> Iterator[Residue]:
+    vpcs = set()
     for kind, operation, key, identifier in _NETWORK:
         for item in search.pages("ec2", operation, key):
             if search.tagged(item.get("Tags", [])) and item.get("State") != "deleted":
+                vpcs |= {item[identifier]} if kind == "VPC" else set()
                 yield Residue(kind, item[identifier], str(item.get("State", "")))
+    for vpc in sorted(vpcs):
+        yield from _foreign_in(search, vpc)
+
+
+def _foreign_in(search: _Search, vpc: str) -> Iterator[Residue]:
+    """What AWS or a person made in the VPC of ours: it carries no tag of ours, and keeps the VPC."""
+    inside = [{"Name": "vpc-id", "Values": [vpc]}]
+    for group in search.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=inside):
+        if group["GroupName"] != "default" and not search.tagged(group.get("Tags", [])):
+            yield Residue("security group", group["GroupId"], f"{group['GroupName']} in {vpc}")
+    for interface in search.pages("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=inside):
+        if interface["VpcId"] == vpc:
+            said = [interface.get("Description", ""), interface["Status"], f"in {vpc}"]
+            yield Residue("network interface", interface["NetworkInterfaceId"], ", ".join(filter(None, said)))
 
 
 def _buckets(search: _Search) -> Iterator[Residue]:

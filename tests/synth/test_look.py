@@ -138,3 +138,22 @@ def test_a_lifecycle_script_that_was_changed_or_deleted_is_read_back(session):
             s3.put_object(Bucket=NAMES.lifecycle_bucket, Key=key, Body=body.encode())
         wrong = _wrong(readback._storage(_subject(s3=s3)))
         assert [seen for _, seen in wrong.values()] == ([found] if found else [])
+
+
+def test_what_keeps_the_vpc_is_named_though_it_carries_no_tag_of_ours(session):
+    ec2 = session.client("ec2")
+    ours, other = (ec2.create_vpc(CidrBlock=f"10.{i}.0.0/16")["Vpc"]["VpcId"] for i in (1, 2))
+    ec2.create_tags(Resources=[ours], Tags=[{"Key": residue.ENVIRONMENT_TAG, "Value": PAPER.name}])
+    keeping = set()
+    for vpc, block in ((ours, "10.1.0.0/24"), (other, "10.2.0.0/24")):
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=block)["Subnet"]["SubnetId"]
+        made = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/web")["NetworkInterface"]
+        group = ec2.create_security_group(VpcId=vpc, GroupName="eks-cluster-sg-x", Description="EKS")
+        if vpc == ours:
+            keeping = {
+                ("network interface", made["NetworkInterfaceId"], f"ELB app/web, available, in {ours}"),
+                ("security group", group["GroupId"], f"eks-cluster-sg-x in {ours}"),
+            }
+    search = residue._Search(session, PAPER, NAMES)
+    found = {(item.kind, item.identifier, item.detail) for item in residue._network(search)}
+    assert found == keeping | {("VPC", ours, "available")}
