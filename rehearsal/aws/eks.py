@@ -31,7 +31,7 @@ def register(kube_endpoint: str, kube_ca: Path) -> None:
     cloudformation.wrap(
         "AWS::EKS::Cluster", "create", lambda create: _cluster_create(create, kube_endpoint, kube_ca)
     )
-    cloudformation.wrap("AWS::EKS::Cluster", "delete", _cluster_delete)
+    eks._delete_cluster = _cluster_delete(eks._delete_cluster)  # CloudFormation calls it too
     cloudformation.register(
         "AWS::EKS::Addon",
         _addon_create,
@@ -84,11 +84,11 @@ def _cluster_create(create: Callable[..., Any], endpoint: str, ca: Path) -> Call
 
 
 def _cluster_delete(delete: Callable[..., Any]) -> Callable[..., Any]:
-    def run(name: str, properties: dict[str, Any]) -> None:
+    def run(name: str) -> Any:
         cluster = eks._clusters.get(name)
         if cluster is not None:
             ec2._security_groups.pop(cluster["resourcesVpcConfig"]["clusterSecurityGroupId"], None)
-        delete(name, properties)
+        return delete(name)
 
     return run
 

@@ -175,3 +175,15 @@ def test_objects_of_a_cluster_that_is_gone_are_gone(replies):
     assert replies.received[-1]["Status"] == "SUCCESS"
     kube_apply.handler(_event("Create", properties, replies.url), CONTEXT)
     assert replies.received[-1]["Status"] == "FAILED"
+
+
+def test_a_cluster_that_is_deleted_through_its_own_api_takes_its_security_group_along():
+    eks, ec2 = boto3.client("eks"), boto3.client("ec2")
+    group = eks.describe_cluster(name=CLUSTER)["cluster"]["resourcesVpcConfig"]["clusterSecurityGroupId"]
+
+    def there() -> set[str]:
+        return {found["GroupId"] for found in ec2.describe_security_groups()["SecurityGroups"]}
+
+    assert group in there()
+    eks.delete_cluster(name=CLUSTER)
+    assert group not in there()
