@@ -16,7 +16,10 @@ from training.files import file_digest
 SEALED = ("test", "test-512", "ood")
 PLAYS, STARTED = "test_plays", "test_started"
 """Sections of the manifest: finished plays {candidate, split, label, records (SHA-256 of the file), played,
-again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null."""
+again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null.
+
+What was begun also holds `reached`, the number of records that its file has had, and where it was gone on
+with `continued` [{at, records, reached}]: records that were found then, and that had been there."""
 
 
 BASELINE, FINAL = "baseline", "final"
@@ -42,12 +45,15 @@ def is_reason(text: Any) -> bool:
     )
 
 
-def check(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:
+def check(
+    run_dir: Path, candidate: str, split: str, label: str, again: str | None = None, records: int = 0
+) -> None:
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 
-    An unfinished play may be continued under its label. Raises ConfigError when the label has a finished
-    play, or the candidate a finished or begun one elsewhere and `again` gives no reason. Other splits than
-    the sealed ones may be played freely.
+    An unfinished play may be continued under its label, which is noted with the number of `records` that its
+    file holds: whoever deletes what was lost and plays it again has looked twice. Raises ConfigError when the
+    label has a finished play, or the candidate a finished or begun one elsewhere and `again` gives no reason.
+    Other splits than the sealed ones may be played freely.
     """
     if split not in SEALED:
         return
@@ -55,8 +61,35 @@ def check(run_dir: Path, candidate: str, split: str, label: str, again: str | No
         entry = _allowed(manifest, candidate, split, label, again)
         manifest.setdefault(PLAYS, [])
         started = manifest.setdefault(STARTED, [])
-        if entry not in started:
+        if entry in started:
+            found = {"at": lineage.now(), "records": records, "reached": entry.get("reached", 0)}
+            entry.setdefault("continued", []).append(found)
+        else:
             started.append(entry)
+        entry["reached"] = records
+
+
+def note_progress(run_dir: Path, split: str, label: str, records: int) -> None:
+    """Note how many records the file of a play that was begun has."""
+    if split not in SEALED:
+        return
+    with lineage.changing(run_dir) as manifest:
+        for entry in manifest[STARTED]:
+            if entry["label"] == label:
+                entry["reached"] = records
+
+
+def continued(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every time that a play was gone on with, as {candidate, split, label, at, records, reached, lost};
+    `lost` is true where records that had been there were gone: that is a look of its own."""
+    kept = ("at", "records", "reached")
+    return [
+        {key: play[key] for key in ("candidate", "split", "label")}
+        | {key: one[key] for key in kept}
+        | {"lost": one["records"] < one["reached"]}
+        for play in manifest.get(STARTED, [])
+        for one in play.get("continued", [])
+    ]
 
 
 def require_allowed(run_dir: Path, candidate: str, split: str, label: str, again: str | None = None) -> None:

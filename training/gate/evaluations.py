@@ -54,6 +54,10 @@ def read(evidence: "Evidence") -> None:
             evidence.looks.append(
                 Look(play["candidate"], play["label"], play["split"], play["again"], records)
             )
+    for number, one in enumerate(seal.continued(manifest), 1):
+        if one["lost"]:  # what was there before has been seen, and is played anew
+            label = f"{one['label']}, begun anew: continuation {number}"
+            evidence.looks.append(Look(one["candidate"], label, one["split"], None, None))
 
 
 def take(evidence: "Evidence", at: str) -> list[EvaluationRecord]:

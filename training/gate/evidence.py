@@ -110,6 +110,7 @@ class Evidence:
             },
             "plays": [_shown(play, _PLAY) for play in self.manifest[seal.PLAYS]],
             "begun": [_shown(play, _BEGUN) for play in begun],
+            "continued": seal.continued(self.manifest),
         }
 
     def _ancestry(self) -> dict[str, Any]:

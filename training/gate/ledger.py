@@ -1,6 +1,7 @@
 """Whether seal, manifest and folder tell one story of who played what: what one hides, another shows."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ def faults(folder: Path, manifest: Mapping[str, Any], rows: Mapping[str, Sequenc
     yield from _malformed(seal.STARTED, "started", [(play["label"], play) for play in started])
     yield from _malformed("evaluations", "played", list(manifest["evaluations"].items()))
     yield from _without_reason(started)
+    yield from _not_continued(started)
     yield from _not_first(started)
     begun = {entry["label"]: entry for entry in started}
     ended = {play["label"] for play in plays}
@@ -34,7 +36,18 @@ def faults(folder: Path, manifest: Mapping[str, Any], rows: Mapping[str, Sequenc
             yield from _hidden(path, path.relative_to(folder).as_posix(), begun, ended, rows)
 
 
-def _malformed(section: str, time: str, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+def _is_time(text: Any) -> bool:
+    """Whether a run writes the time so, and there is such a time."""
+    if not (isinstance(text, str) and _TIME.fullmatch(text)):
+        return False
+    try:
+        time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return False
+    return True
+
+
+def _malformed(section: str, when: str, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
     """Entries of one section, by label. A label is a file's name, and could be a path or a line of ours;
     without times nobody can say which play was the first."""
     for label, times in Counter(label for label, _ in entries).items():
@@ -43,14 +56,23 @@ def _malformed(section: str, time: str, entries: Sequence[tuple[str, Mapping[str
     for label, entry in entries:
         if not _LABEL.fullmatch(label):
             yield f"{label!r} is in {section}, which is no label"
-        if not _TIME.fullmatch(entry[time]):
-            yield f"{label} is in {section} as {time} at {entry[time]!r}, which is no time"
+        if not _is_time(entry[when]):
+            yield f"{label} is in {section} as {when} at {entry[when]!r}, which is no time"
         if section == "evaluations":
             continue
         if entry["split"] not in seal.SEALED:
             yield f"{label} is in {section} as a play of {entry['split']}, which is not sealed"
         if entry["again"] is not None and not seal.is_reason(entry["again"]):
             yield f"{label} is in {section} for a reason that says nothing: {entry['again']!r}"
+
+
+def _not_continued(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How a play was gone on with is shown and counted, and has to be of its form."""
+    for entry in started:
+        for one in entry.get("continued", []):
+            counts = [one[key] for key in ("records", "reached")]
+            if not all(type(count) is int and count >= 0 for count in counts) or not _is_time(one["at"]):
+                yield f"{entry['label']} was continued as no run writes it: {one}"
 
 
 def _without_reason(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:

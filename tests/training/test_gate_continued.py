@@ -1,0 +1,90 @@
+"""Plays that were stopped and gone on with: each is shown, and one that lost records is a further look."""
+
+import pytest
+
+from tests.training import gate_run
+from tests.training.gate_run import edit, one_in, refused
+from tests.training.test_plays import Player, perform
+from training import lineage
+from training.gate.judge import judge
+
+
+class Killed(Exception):
+    pass
+
+
+def kill(run, label, after):
+    """The driver dies after so many turns."""
+    turns = iter(range(after))
+
+    def before():
+        if next(turns, None) is None:
+            raise Killed
+
+    policy = gate_run.candidate(lineage.read(run)["adapter"])
+    with pytest.raises(Killed):
+        perform(run, label, policy, lambda: Player(run, "test", before))
+    return run / "evaluations" / f"{label}.jsonl"
+
+
+@pytest.fixture
+def unplayed(run):
+    """A run whose adapter has not seen the published mazes."""
+
+    def forget(manifest):
+        del manifest["evaluations"]["final"]
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != "final"]
+
+    edit(run / "run.json", forget)
+    for path in (run / "evaluations").glob("final.*"):
+        path.unlink()
+    return run
+
+
+def end(run):
+    chosen = gate_run.recipe.read_resolved(run / "recipe.json")
+    rows = lineage.read_split(run, "test")
+    policy = gate_run.candidate(lineage.read(run)["adapter"])
+    perform(run, "final", policy, lambda: gate_run._Player(chosen, rows, one_in(40)))
+    return judge([run])
+
+
+@pytest.mark.parametrize("deleted", ["file", "a line"])
+def test_a_play_whose_records_were_deleted_and_played_anew_is_a_further_look(unplayed, deleted):
+    path = kill(unplayed, "final", 8)
+    held = path.read_bytes().splitlines(keepends=True)
+    if deleted == "file":
+        path.unlink()
+    else:
+        path.write_bytes(b"".join(held[1:]))
+    decision, written = end(unplayed)
+    assert decision.looks == {"one": 2}
+    (one,) = written["evidence"]["one"]["continued"]
+    left = 0 if deleted == "file" else len(held) - 1
+    assert (one["label"], one["records"], one["reached"], one["lost"]) == ("final", left, len(held), True)
+    page = (unplayed / "gate.html").read_text()
+    assert f"{left} records were found of {len(held)} that had been there: it counts" in page
+    assert any("final, begun anew" in test.what for test in decision.tests)
+
+
+def test_every_deletion_counts(unplayed):
+    for _ in range(2):
+        kill(unplayed, "final", 8).unlink()
+    assert end(unplayed)[0].looks == {"one": 3}
+
+
+def test_a_play_that_lost_nothing_is_shown_and_does_not_count(unplayed):
+    held = kill(unplayed, "final", 8).read_bytes().count(b"\n")
+    kill(unplayed, "final", 1)
+    decision, written = end(unplayed)
+    assert decision.looks == {"one": 1}
+    assert [one["records"] for one in written["evidence"]["one"]["continued"]] == [held, held]
+    assert f"{held} records were found</li>" in (unplayed / "gate.html").read_text()
+
+
+@pytest.mark.parametrize("change", [{"records": -1}, {"reached": True}, {"at": "0000-99-99T99:99:99Z"}])
+def test_a_continuation_as_no_run_writes_it_is_refused(run, change):
+    one = {"at": "2030-01-01T00:00:00Z", "records": 1, "reached": 1} | change
+    edit(run / "run.json", lambda manifest: manifest["test_started"][0].update(continued=[one]))
+    refused(run, "was continued as no run writes it")
