@@ -12,15 +12,24 @@ from training.errors import SubstrateError
 
 
 def find(session: boto3.Session, deployed: Outputs, image: str) -> str | None:
-    """`<repository>@sha256:...` of what was built from the deployed sources; None when nothing was."""
+    """`<repository>@sha256:...` of what was built from the deployed sources; None when nothing was.
+
+    Raises SubstrateError when the repository is gone.
+    """
     client = session.client("ecr", region_name=deployed.region)
     uri, tag = getattr(deployed, f"{image}_repository_uri"), getattr(deployed, f"{image}_image_tag")
+    name = uri.partition("/")[2]
     try:
-        found = client.describe_images(repositoryName=uri.partition("/")[2], imageIds=[{"imageTag": tag}])[
-            "imageDetails"
-        ]
+        found = client.describe_images(repositoryName=name, imageIds=[{"imageTag": tag}])["imageDetails"]
     except client.exceptions.ImageNotFoundException:
         return None
+    except client.exceptions.RepositoryNotFoundException:
+        raise SubstrateError(
+            f"image repository {name} was deployed to {deployed.region} and is gone",
+            "a deploy does not bring it back: `aws ecr create-repository --repository-name "
+            f"{name} --image-tag-mutability IMMUTABLE --region {deployed.region}`, then "
+            "`skypod images --build`",
+        ) from None
     return f"{uri}@{found[0]['imageDigest']}" if found else None
 
 

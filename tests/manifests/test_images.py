@@ -92,6 +92,9 @@ def test_the_train_image_has_the_mazes_of_the_commit_that_the_code_names():
 def test_manifests_get_the_digest_that_was_pushed_for_the_deployed_sources(outputs: Outputs):
     session = boto3.Session("a", "b", region_name=outputs.region)
     client = session.client("ecr")
+    with pytest.raises(SubstrateError, match=r"repository skypod-paper-?\S* .* gone") as gone:
+        images.require(session, outputs, "train")
+    assert "aws ecr create-repository" in gone.value.remedy
     client.create_repository(repositoryName=outputs.train_repository_uri.partition("/")[2])
     with pytest.raises(SubstrateError, match="was not built") as missing:
         images.require(session, outputs, "train")
