@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stacks.names import PARTS
 from stacks.optional import Domain, Governance, Studio
-from stacks.ranges import between, distinct
+from stacks.ranges import between, block, distinct
 from training.toml_settings import Section
 
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
@@ -89,8 +89,8 @@ class Network(Section):
     @field_validator("cidr")
     @classmethod
     def _private_block(cls, value: str) -> str:
-        network = IPv4Network(value)
-        if not 16 <= network.prefixlen <= 20 or not any(network.subnet_of(block) for block in _PRIVATE):
+        network = block(value)
+        if not 16 <= network.prefixlen <= 20 or not any(network.subnet_of(each) for each in _PRIVATE):
             raise ValueError(
                 "must be a private block (10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16) from /16 to /20"
             )
@@ -138,9 +138,11 @@ class Eks(Section):
     @field_validator("public_access_cidrs")
     @classmethod
     def _blocks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for block in value:
-            if any(IPv4Network(block).subnet_of(private) for private in _PRIVATE):
-                raise ValueError(f"{block} is private, and EKS takes public blocks only: it is behind NAT")
+        for text in value:
+            if any(block(text).subnet_of(private) for private in _PRIVATE):
+                raise ValueError(f"{text} is private, and EKS takes public blocks only: it is behind NAT")
+            if "/" not in text:
+                raise ValueError(f"{text} has no prefix: write {text}/32 for that one address")
         return value
 
 
@@ -186,15 +188,15 @@ class HyperPod(Section):
     @model_validator(mode="after")
     def _roles(self) -> Self:
         if self.head.gpus:
-            raise ValueError("hyperpod.head must have 0 GPUs: the head only drives the run")
+            raise ValueError(f"head.gpus = {self.head.gpus}: must be 0 GPUs, the head only drives the run")
         if not self.gpu.gpus:
-            raise ValueError("hyperpod.gpu must have at least 1 GPU per node")
+            raise ValueError("gpu.gpus = 0: must be at least 1 GPU per node")
         if self.serving and not self.serving.gpus:
-            raise ValueError("hyperpod.serving must have at least 1 GPU per node")
+            raise ValueError("serving.gpus = 0: must be at least 1 GPU per node")
         types = [group.instance_type for group in self.groups.values()]
         if all(_SMALL.search(each) for each in types):
             raise ValueError(
-                f"hyperpod has only {', '.join(types)}: the metrics collector needs a node of 4xlarge or more"
+                f"only {', '.join(types)}: the metrics collector needs a node of 4xlarge or more"
             )
         return self
 

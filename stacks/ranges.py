@@ -1,6 +1,8 @@
 """Validators of settings that say what they permit."""
 
+import re
 from collections.abc import Sequence
+from ipaddress import IPv4Network
 
 from pydantic import AfterValidator
 
@@ -22,3 +24,13 @@ def distinct[T](values: Sequence[T]) -> Sequence[T]:
         if values.count(value) > 1:
             raise ValueError(f"{value!r} is named twice; name each once")
     return values
+
+
+def block(text: str) -> IPv4Network:
+    """An address block as people write it; without a prefix it is that one address."""
+    try:
+        if not re.fullmatch(r"[\d.]+(/\d+)?", text):
+            raise ValueError("digits and dots, then a slash and the prefix")
+        return IPv4Network(text)
+    except ValueError as error:
+        raise ValueError(f"is no IPv4 block like 203.0.113.0/24: {text!r} ({error})") from None

@@ -65,7 +65,16 @@ def _explain(fault: Mapping[str, Any], model: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"{where!r} is missing"
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{where} = {fault['input']!r}: {message}" if where else message
+    if not where:
+        return message
+    if not _of_tables(fault["input"]):
+        return f"{where} = {fault['input']!r}: {message}"
+    # Validators of tables name the value that they mean; the rest of the table would hide it.
+    return f"{where}: {message}" if fault["type"] == "value_error" else f"{where} is a table: {message}"
+
+
+def _of_tables(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and any(map(_of_tables, value)))
 
 
 def _keys_beside(loc: tuple[Any, ...], model: type[BaseModel]) -> list[str]:

@@ -64,8 +64,13 @@ def test_the_default_is_the_topology_of_the_paper():
         (
             "hyperpod.serving",
             {"instance_type": "ml.g7e.12xlarge", "count": 1},
-            ["hyperpod.serving", "at least 1 GPU"],
+            ["hyperpod: serving.gpus = 0", "at least 1 GPU"],
         ),
+        ("network.cidr", "banana", ["network.cidr = 'banana'", "is no IPv4 block like", "slash"]),
+        ("network.cidr", "10.40.0.0/255.255.0.0", ["is no IPv4 block like"]),
+        ("eks.public_access_cidrs", ["banana"], ["'banana'", "is no IPv4 block like 203.0.113.0/24"]),
+        ("eks.public_access_cidrs", ["8.8.8.8"], ["8.8.8.8 has no prefix", "8.8.8.8/32"]),
+        ("network.cidr", {"block": "10.0.0.0/16"}, ["network.cidr is a table", "string"]),
         ("name", "Paper", ["name", "Paper"]),
         ("guardrails.monthly_budget_usd", 0, ["0", "from 1"]),
         ("guardrails.idle_after_hours", 48, ["48", "from 1 to 24"]),
@@ -80,6 +85,22 @@ def test_a_fault_names_the_key_the_value_and_the_remedy(override, value, said):
     with pytest.raises(ConfigError) as raised:
         settings.load("paper", {override: value})
     assert all(word in str(raised.value) for word in said), str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "said"),
+    [
+        ("hyperpod.head.gpus", 1, "hyperpod: head.gpus = 1: must be 0 GPUs"),
+        ("hyperpod.gpu.gpus", 0, "hyperpod: gpu.gpus = 0: must be at least 1 GPU"),
+        ("ray.head.shared_memory_gib", 900, "ray.head: shared_memory_gib = 900 counts against memory_gib = "),
+        ("observability.grafana_url", "https://g.example.com", "observability: grafana_url and"),
+    ],
+)
+def test_a_fault_between_settings_names_these_and_not_their_whole_table(override, value, said):
+    with pytest.raises(ConfigError) as raised:
+        settings.load("paper", {override: value})
+    assert said in str(raised.value)
+    assert "{" not in str(raised.value)
 
 
 GOVERNED = {
