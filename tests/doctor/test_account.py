@@ -31,6 +31,7 @@ def test_another_account_than_that_of_the_settings_fails(environment):
     other = environment.model_copy(update={"account": "999999999999"})
     found = account.check_identity(other, who, emulated=False)[-1]
     assert (found.status, found.found, found.needed) == (FAILED, ACCOUNT, "999999999999")
+    assert found.remedy.endswith("`account` in the settings file")  # which may be any file
     assert account.check_identity(environment, who, emulated=False)[-1].status is OK
 
 
