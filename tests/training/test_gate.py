@@ -80,6 +80,21 @@ def test_one_adapter_is_not_two_seeds(run, other):
     evidence.check_comparable(first, second, seeds=False)
 
 
+@pytest.mark.parametrize("seeds", [True, False])
+def test_what_played_every_episode_alike_is_no_second_run(run, tmp_path, seeds):
+    """An adapter scaled in both factors has other weights, and computes the same."""
+    twin = reseed(run, tmp_path / "twin", 1, after=one_in(40))
+    with pytest.raises(ConfigError, match="took the same actions in every episode"):
+        judge([run, twin]) if seeds else judge([run], twin)
+    first, second = evidence.read(run), evidence.read(twin)
+    second.records["final-ood"][0] = replace(second.records["final-ood"][0], actions=("",))
+    evidence.check_comparable(first, second, seeds=seeds)
+
+
+def test_the_first_condition_names_split_and_size(run):
+    assert "of the 64 tasks of test solved" in judge([run])[0].conditions[0].says
+
+
 def test_no_decision_outlives_evidence_that_cannot_even_be_read(run, other, tmp_path):
     """Whatever is damaged, and whichever of the runs that were judged together."""
     two = shutil.copytree(other, tmp_path / "two")

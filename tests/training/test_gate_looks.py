@@ -205,3 +205,26 @@ def test_a_repeat_put_first_by_its_time_alone_cannot_decide(run):
 
     edit(run / "run.json", swap)
     refused(run, "final is a repeat, and cannot decide")
+
+
+@pytest.mark.parametrize("split", seal.SEALED)
+def test_a_begun_look_without_records_counts_on_every_split(run, split):
+    """Only its entry says which one it looked at, and an entry is easily changed."""
+    entry = {"candidate": "adapter:20", "split": split, "label": "peek", "started": TIME, "again": None}
+    edit(run / "run.json", lambda manifest: manifest["test_started"].append(entry))
+    decision, _ = judge([run])
+    assert decision.looks == {"one": 2}
+    assert {test.split for test in decision.tests if "peek" in test.what} == {"test", "test-512"}
+
+
+def test_a_begun_look_with_records_counts_on_its_split(run):
+    evaluate(run, "test-512", "peek", "adapter:20", one_in(3))
+    edit(run / "run.json", lambda manifest: hide(manifest, "peek", "test_plays"))
+    path = run / "evaluations" / "peek.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    assert judge([run])[0].looks == {"one": 1}
+
+
+def test_there_has_to_be_such_a_time(run):
+    edit(run / "run.json", lambda m: m["test_started"][0].update(started="0000-99-99T99:99:99Z"))
+    refused(run, "which is no time")

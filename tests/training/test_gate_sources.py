@@ -278,3 +278,9 @@ def test_no_threshold_is_beyond_the_arithmetic(sound, tmp_path):
 def test_a_manifest_that_no_run_wrote_is_refused(run, damage):
     damage(run)
     refused(run, "files of run 'one' are not as a run writes them")
+
+
+@pytest.mark.parametrize("split", ["dev", "test-512"])
+def test_a_ceiling_is_that_of_the_tasks(run, split):
+    edit(run / "run.json", lambda manifest: manifest["ceilings"].update({split: 0.5}))
+    refused(run, f"the ceiling of {split} is on record as 0.5, its tasks give")

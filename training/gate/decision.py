@@ -24,13 +24,17 @@ ALL = "all runs"
 
 @dataclass(frozen=True)
 class Look:
-    """A further play of a sealed split; `records` is None where it has none of each task once."""
+    """A further play of a sealed split; `records` is None where it has none of each task once.
+
+    Of a play without any record only its entry says which split it was: it counts on each (`anywhere`).
+    """
 
     candidate: str
     label: str
     split: str
     again: str | None
     records: Records | None
+    anywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Entrant:
         found = []
         for look in self.looks:
             mark = (look.candidate, look.label if look.records is None else outcomes(look.records))
-            if look.split == split and mark not in known:
+            if (look.split == split or look.anywhere) and mark not in known:
                 known.add(mark)
                 found.append(look)
         return found

@@ -51,8 +51,10 @@ def read(evidence: "Evidence") -> None:
             # Several episodes of a task cannot be paired with one: such a look counts, whatever it showed.
             if records and {record.key for record in records} != evidence.keys(play["split"]):
                 records = None
+            path = evidence.folder / "evaluations" / f"{play['label']}.jsonl"
+            empty = play["label"] not in plays and not (path.is_file() and read_records(path))
             evidence.looks.append(
-                Look(play["candidate"], play["label"], play["split"], play["again"], records)
+                Look(play["candidate"], play["label"], play["split"], play["again"], records, empty)
             )
     for number, one in enumerate(seal.continued(manifest), 1):
         if one["lost"]:  # what was there before has been seen, and is played anew

@@ -222,6 +222,19 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
             f"runs {first.run!r} and {other.run!r} differ in more than their seed",
             "judge them one by one, or name one of them as --incumbent",
         )
+    if _actions(first) == _actions(other):
+        # Weights that differ may compute the same: what a scaled copy played stands for one training.
+        raise ConfigError(
+            f"the adapters of runs {first.run!r} and {other.run!r} took the same actions in every episode of "
+            "every sealed split",
+            "one adapter under two names is no second run; name each adapter once",
+        )
+
+
+def _actions(of: Evidence) -> dict[tuple[str, str], tuple[str, ...]]:
+    """What the candidate did in each episode of the sealed splits."""
+    played = of.played(CANDIDATE)
+    return {(split, record.key): tuple(record.actions) for split in played for record in played[split]}
 
 
 def _but_for_seed(of: Evidence) -> tuple[Any, str]:
@@ -287,6 +300,7 @@ def _check_audits(evidence: Evidence) -> None:
     found = {"reward": reward_audit.of_recipe(chosen)}
     if not evidence.problems:  # without all splits there is nothing to compare
         found["contamination"] = contamination.audit_run(evidence.folder)
+        evidence.problems += _other_ceilings(evidence)
     for audit in AUDITS:
         noted = manifest.get("audits", {}).get(audit)
         if noted is None or noted["passed"] is not True:
@@ -304,6 +318,15 @@ def _check_audits(evidence: Evidence) -> None:
     ):
         if said != meant:
             evidence.problems.append(f"the manifest names the {what} {said!r}, the recipe {meant!r}")
+
+
+def _other_ceilings(evidence: Evidence) -> Iterator[str]:
+    """Splits of other sizes than those that were prepared have other ceilings."""
+    rules, noted = evidence.recipe.environment, evidence.manifest["ceilings"]
+    for split, rows in evidence.rows.items():
+        found = ceiling(rules.make(), map(splits.row_task, rows), rules.max_turns)
+        if noted.get(split) != found:
+            yield f"the ceiling of {split} is on record as {noted.get(split)}, its tasks give {found}"
 
 
 def _check_adapter(evidence: Evidence) -> None:
