@@ -6,7 +6,7 @@ import boto3
 import click
 
 from cdk_app import outputs, settings
-from stacks.images import IMAGES
+from stacks.names import IMAGES
 from stacks.outputs import Outputs
 from training.errors import SubstrateError
 

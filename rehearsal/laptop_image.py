@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3
 
-from stacks.images import IMAGES
+from stacks.names import IMAGES
 from stacks.outputs import Outputs
 
 MEDIA_TYPE = "application/vnd.oci.image.manifest.v1+json"

@@ -14,13 +14,12 @@ from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.environment import Environment
-from stacks.names import Names
+from stacks.names import IMAGES, Names
 
 _ROOT = Path(__file__).parent.parent
 _DOCKER = _ROOT / "docker"
 # The image's second source, as the build context `code`.
 _CODE = {"train": _ROOT / "training"}
-IMAGES = ("train", "serve")
 
 _BUILD_SPEC = {
     "version": "0.2",

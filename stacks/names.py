@@ -21,6 +21,9 @@ PARTS = (
 )
 """All stacks there can be, in an order in which each one may be deployed. Some may be off."""
 
+IMAGES = ("train", "serve")
+"""The images that the environment builds, by the name of their folder in `docker/`."""
+
 TRAINING_SERVICE_ACCOUNT = "skypod-training"
 SERVING_SERVICE_ACCOUNT = "skypod-serving"
 ADAPTERS_PREFIX = "adapters"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("skyrl")
+torch = pytest.importorskip("torch")
 
 import rehearsal.cpu.skyrl_workers  # noqa: F401  isort: skip - patches SkyRL before it is used
 

@@ -14,6 +14,7 @@ UNTAGGED = {
     "AWS::EC2::SecurityGroupIngress",
     "AWS::EC2::SubnetRouteTableAssociation",
     "AWS::EC2::VPCGatewayAttachment",
+    "AWS::IAM::ManagedPolicy",
     "AWS::IAM::Policy",
     "AWS::KMS::Alias",
     "AWS::Lambda::Permission",
