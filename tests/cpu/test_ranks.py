@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("skyrl")
-torch = pytest.importorskip("torch")
 
 import rehearsal.cpu.skyrl_workers  # noqa: F401  isort: skip - patches SkyRL before it is used
 
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from peft import LoraConfig
