@@ -70,6 +70,12 @@ def test_stacks_are_deployed_and_destroyed_as_the_rehearsal_does_it():
         assert [each for each in mentions() if begins in each[1].replace(whole, "")] == []
 
 
+def test_a_command_of_cdk_that_is_called_unstable_is_named_with_its_switch():
+    told = [(file, text) for file, text in mentions() if "cdk diagnose" in text]
+    assert told
+    assert [each for each in told if "--unstable=diagnose" not in each[1]] == []
+
+
 def test_a_command_that_is_none_is_found():
     assert exists("train", "follow")
     assert not exists("train", "sideways")
