@@ -352,7 +352,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
                 if "make mazes" in title:
                     start(root / r.run, 3)
                 if "train" in title:
-                    finish(root / r.run, chosen, 62)
+                    finish(root / r.run, chosen, {"s-seed2": 62, "s-seed3": 61}[r.run])
 
         def require_clean(self):
             pass
@@ -381,7 +381,7 @@ def test_a_repeated_sweep_runs_only_what_is_not_finished(chosen, start, runs, mo
     assert found["missing"] == []
     assert (runs[2] / "report.html").is_file()
     assert (root / "s-seed3" / "report.html").is_file()
-    assert found["spread"]["test"]["final"]["values"] == [60 / 64, 1.0, 62 / 64, 62 / 64]
+    assert found["spread"]["test"]["final"]["values"] == [60 / 64, 1.0, 62 / 64, 61 / 64]
     performed.clear()
     for seeds in ("0,1,2,3", "1"):  # one that was begun stays in the result
         sweep_command.command.main(["smoke", "--seeds", seeds, "--name", "s"], standalone_mode=False)

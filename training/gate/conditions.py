@@ -38,7 +38,8 @@ def conditions(
         after.low,
         thresholds.min_solve_rate,
         f"{after.solved} of the {after.n} tasks of {split} solved, {after.solve_rate:.1%} "
-        f"{_interval(after)}: the interval has to begin at {thresholds.min_solve_rate:.1%} or above (ceiling {after.ceiling:.1%})",
+        f"{_interval(after)}: the interval has to begin at {thresholds.min_solve_rate:.1%} or above "
+        f"(ceiling {after.ceiling:.1%})",
     )
     yield gained(thresholds, run, tests)
     yield Condition(
