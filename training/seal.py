@@ -28,6 +28,10 @@ OWN = "the run's own play of its base, with the engine that plays the adapter"
 """Why a run plays its base although someone did before it was trained."""
 
 
+LOCAL = ("base:", "adapter:")
+"""How the names of policies begin that a run played from its own files."""
+
+
 def label(when: str, split: str) -> str:
     """The label of a run's play of a sealed split, BASELINE or FINAL; the published test adds nothing."""
     return when if split == "test" else f"{when}-{split}"

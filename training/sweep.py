@@ -172,7 +172,9 @@ def _dev_curve(manifest: Mapping[str, Any]) -> list[list[float]]:
     return sorted(
         [int(label[4:]), entry["solve_rate"]]
         for label, entry in manifest["evaluations"].items()
-        if re.fullmatch(r"dev-\d+", label, re.ASCII) and entry["split"] == "dev"
+        if re.fullmatch(r"dev-\d+", label, re.ASCII)
+        and entry["split"] == "dev"
+        and entry["policy"].startswith(seal.LOCAL)
     )
 
 

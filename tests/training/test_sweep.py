@@ -232,6 +232,11 @@ def test_a_dev_evaluation_of_the_users_is_no_step(chosen, runs, copied):
     assert sweep.collect("s", chosen, {1: copied})["runs"] == sweep.collect("s", chosen, {1: runs[1]})["runs"]
 
 
+def test_a_policy_that_nobody_verified_is_no_step(chosen, runs, copied):
+    evaluate(copied, "dev", "dev-0004", "unverified:http://there", lambda digest: True)
+    assert sweep.collect("s", chosen, {1: copied})["runs"][0]["dev"] == [[0, 0.75], [2, 1.0]]
+
+
 def test_one_seed_has_no_interval():
     alone = sweep.spread([0.5])
     assert (alone["mean"], alone["low"], alone["high"]) == (0.5, None, None)

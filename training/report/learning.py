@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from training import seal
+from training.errors import visible
 from training.evaluate import Summary, paired, summarize
 from training.report import charts
 from training.report.run import Played, Run
@@ -32,6 +33,7 @@ class Sealed:
 
     name: str
     part: bool
+    foreign: bool
     before: Summary
     after: Summary
     won: int
@@ -40,7 +42,9 @@ class Sealed:
 
     @property
     def says(self) -> str:
-        """What the name means."""
+        """What the name means, where the tasks are those that the recipe draws."""
+        if self.foreign:
+            return "changed by hand: not what the recipe draws"
         return _SAYS.get(self.name, "")
 
 
@@ -51,7 +55,7 @@ def sealed(run: Run) -> list[Sealed]:
         before, after = (run.evaluations.get(seal.label(when, split)) for when in ("baseline", "final"))
         if not before or not after or not _same_tasks(before, after):
             continue
-        rows.append(_sealed(split, False, before, after))
+        rows.append(_sealed(split, False, split in run.foreign, before, after))
         variants = {run.variants.get(record.digest, "") for record in before.records}
         if len(variants) > 1:
             rows += [_part(run, variant, before, after) for variant in sorted(variants)]
@@ -67,22 +71,35 @@ def _part(run: Run, variant: str, before: Played, after: Played) -> Sealed:
         tuple(record for record in played.records if run.variants.get(record.digest, "") == variant)
         for played in (before, after)
     )
-    return _sealed(variant, True, *(Played(records, summarize(records)) for records in kept))
+    return _sealed(
+        variant, True, "ood" in run.foreign, *(Played(records, summarize(records)) for records in kept)
+    )
 
 
-def _sealed(name: str, part: bool, before: Played, after: Played) -> Sealed:
+def _sealed(name: str, part: bool, foreign: bool, before: Played, after: Played) -> Sealed:
     pair = paired(before.records, after.records)
-    return Sealed(name, part, before.summary, after.summary, pair.won, pair.lost, pair.p_value)
+    return Sealed(name, part, foreign, before.summary, after.summary, pair.won, pair.lost, pair.p_value)
 
 
 def plays(run: Run) -> list[dict[str, Any]]:
-    """The finished plays of sealed splits, oldest first; `repeat` where a candidate had played it before."""
+    """The finished plays of sealed splits, oldest first, and those that were only begun (`played` is None);
+    `repeat` where a candidate had played it before. `continued` says each time that it was gone on with."""
+    ended, stops = run.manifest.get(seal.PLAYS, []), seal.continued(run.manifest)
+    labels = {play["label"] for play in ended}
+    begun = [play for play in run.manifest.get(seal.STARTED, []) if play["label"] not in labels]
     seen, found = set(), []
-    for play in run.manifest.get(seal.PLAYS, []):
+    for play in (*ended, *begun):
         key = (play["candidate"], play["split"])
-        found.append({"again": None, **play, "repeat": key in seen})
+        texts = ("candidate", "split", "label", "played", "started", "records", "again")
+        shown = {text: visible(str(play[text])) if play.get(text) else None for text in texts}
+        of_it = [_stop(one) for one in stops if one["label"] == play["label"]]
+        found.append({**shown, "repeat": key in seen, "continued": "; ".join(of_it)})
         seen.add(key)
     return found
+
+
+def _stop(one: Mapping[str, Any]) -> str:
+    return visible(f"continued {one['at']} with {one['records']} records, {one['reached']} had been there")
 
 
 @dataclass(frozen=True)

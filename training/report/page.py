@@ -65,7 +65,7 @@ def render(run: Run) -> str:
         gap=part("metrics.jsonl", "agreement of trainer and engine", _gap, None),
         alike=_served_alike(run),
         sealed=part("evaluations", "table of sealed splits", learning.sealed, []),
-        plays=learning.plays(run),
+        plays=part("run.json", "table of sealed plays", learning.plays, []),
         compared=part("comparison.json", "table beside imitation", learning.comparison, []),
         imitation=part("comparison.json", "curve of imitation", learning.imitation_curve, None),
         diagnostics=part("metrics.jsonl", "diagnostics", learning.diagnostics, []),

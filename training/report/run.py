@@ -21,6 +21,7 @@ _ENTRIES: dict[str, tuple[type, tuple[str, ...]]] = {
     "attempts": (list, ()),
     "checkpoints": (list, ()),
     seal.PLAYS: (list, ("candidate", "split", "label", "records", "played")),
+    seal.STARTED: (list, ("candidate", "split", "label", "started")),
 }
 """Sections of the manifest that hold entries, and the texts that each entry has."""
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -44,7 +45,8 @@ class Run:
     """A run folder in memory. `missing` says what could not be read, one sentence each.
 
     `variants` names the variant of each task of the ood split by its digest; `imitation` is the comparison
-    with supervised training, {} where none was made.
+    with supervised training, {} where none was made; `foreign` names the splits that are not those which the
+    recipe draws.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class Run:
     imitation: dict[str, Any] = field(default_factory=dict)
     evaluations: dict[str, Played] = field(default_factory=dict)
     comparison: Paired | None = None
+    foreign: frozenset[str] = frozenset()
     missing: list[str] = field(default_factory=list)
 
     @cached_property
@@ -80,8 +83,12 @@ class Run:
         return self.evaluations.get("final")
 
     def dev(self) -> list[tuple[int, Played]]:
-        """(step, evaluation) of the dev split, in order."""
-        found = [(_DEV.fullmatch(label), played) for label, played in self.evaluations.items()]
+        """(step, evaluation) of the dev split, in order, but for those of policies that nobody verified."""
+        found = [
+            (_DEV.fullmatch(label), played)
+            for label, played in self.evaluations.items()
+            if all(record.policy.startswith(seal.LOCAL) for record in played.records)
+        ]
         return sorted(((int(match[1]), played) for match, played in found if match), key=lambda pair: pair[0])
 
 
@@ -100,6 +107,12 @@ def read(folder: Path) -> Run:
         run.variants = run_part(run, "data/ood.jsonl", "names of the variants", _variants, {})
     if (folder / "comparison.json").is_file():
         run.imitation = run_part(run, "comparison.json", "comparison with imitation", _object, {})
+    if run.manifest.get("data") and "recipe" in run.manifest:
+        run.foreign = run_part(
+            run, "data", "comparison of splits and recipe", lambda _: _foreign(run), run.foreign
+        )
+    for split in sorted(run.foreign):
+        run.missing.append(f"data/{split}.jsonl was changed: its rows are not those that the recipe draws.")
     for path in sorted((folder / "evaluations").glob("*.jsonl")):
         played = run_part(run, f"evaluations/{path.name}", "evaluation", partial(_evaluation, run), None)
         if played is not None:
@@ -124,6 +137,14 @@ def run_part[Part](run: Run, name: str, what: str, reader: Callable[[Path], Part
         problem = error.problem if isinstance(error, SkypodError) else error
         run.missing.append(f"No {what}: {name} could not be read ({problem}).")
     return otherwise
+
+
+def _foreign(run: Run) -> frozenset[str]:
+    """The digests beside the rows are changed as easily as the rows, so these are drawn again."""
+    drawn = dict(splits.of_recipe(run.evidence.recipe))
+    return frozenset(
+        split for split, rows in run.evidence.rows.items() if tuple(rows) != tuple(drawn.get(split, ()))
+    )
 
 
 def _compare(run: Run) -> None:
