@@ -88,6 +88,8 @@ _LOST_WORDS = (
     "ncclSystemError",
     "Failed to create placement group",
 )
+# What gloo and NCCL say of a peer that is there and does nothing: sooner than `stall_s` where that is long.
+_HUNG_WORDS = ("operation to complete", "collective operation timeout")
 # An actor whose constructor raised is called dead, too; that is a fault of the code.
 _MADE_WRONG = "error raised in its creation task"
 _OURS = "training.errors.SkypodError"
@@ -119,6 +121,8 @@ def _kind(message: str, types: Sequence[str], errnos: Collection[str], dead: Col
         return Kind.STORAGE
     if dead:
         return Kind.NODE_LOST
+    if any(words in message for words in _HUNG_WORDS):
+        return Kind.STALLED
     if names & _LOST or any(words in message for words in _LOST_WORDS):
         return Kind.CODE if _MADE_WRONG in message else Kind.NODE_LOST
     if _OURS in types:

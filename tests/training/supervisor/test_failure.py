@@ -15,6 +15,7 @@ def told(message: str, *types: str, errnos: tuple[str, ...] = (), dead: tuple[st
 
 
 ACTOR = ("ray.exceptions.ActorDiedError", "ray.exceptions.RayActorError", "ray.exceptions.RayError")
+TASK = ("ray.exceptions.RayTaskError(RuntimeError)", "ray.exceptions.RayError", "builtins.RuntimeError")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,14 @@ ACTOR = ("ray.exceptions.ActorDiedError", "ray.exceptions.RayActorError", "ray.e
         (
             Kind.NODE_LOST,
             told("RuntimeError: [..] Connection closed by peer [127.0.0.1]:1", "builtins.RuntimeError"),
+        ),
+        (
+            Kind.STALLED,
+            told("RuntimeError: [..] Timed out waiting 120000ms for send operation to complete", *TASK),
+        ),
+        (
+            Kind.STALLED,
+            told("RuntimeError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(..)", *TASK),
         ),
         (Kind.NODE_LOST, told("ValueError: strange", "builtins.ValueError", dead=("worker-2",))),
         (Kind.NODE_LOST, told("EngineDeadError: core died", "vllm.v1.engine.exceptions.EngineDeadError")),
