@@ -21,9 +21,13 @@ FILE = "clock-offset"
 
 
 def jump(run_dir: Path, seconds: float) -> None:
-    """Move the clock of the run's driver and supervisor, and date the run's files as far the other way: with
-    a clock that went back, they are of the future."""
+    """Move the clock of the run's driver and supervisor."""
     write_atomic(run_dir / FILE, str(seconds))
+
+
+def date_files(run_dir: Path, seconds: float) -> None:
+    """Date the run's files as far the other way: with a clock that went back, they are of the future. Nobody
+    may be writing checkpoints."""
     date = time.time() - seconds
     for path in [run_dir / "lease.json", *(run_dir / "checkpoints").rglob("*")]:
         os.utime(path, (date, date))

@@ -77,6 +77,7 @@ def _unplant(scene: Scene) -> None:
 def _jump(seconds: float, scene: Scene) -> None:
     clock.jump(scene.run_dir, seconds)
     kill(scene.targets.driver())
+    clock.date_files(scene.run_dir, seconds)
 
 
 def _fault(name: str, does: str, phases: tuple[str, ...], classes: set[Kind], strike, **more) -> Fault:

@@ -97,6 +97,7 @@ def test_a_clock_jumps_for_one_module_and_its_files_are_of_another_time(tmp_path
         (tmp_path / name).write_text("{}")
     (tmp_path / "tell.py").write_text(TELL_TIME)
     clock.jump(tmp_path, 40 * 365 * 86_400)
+    clock.date_files(tmp_path, 40 * 365 * 86_400)
     command = [sys.executable, "-m", clock.__name__, str(tmp_path / clock.FILE), "tell"]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
