@@ -19,7 +19,7 @@ from stacks.outputs import Outputs
 from tests.kube import sts as fake_sts
 from tests.kube.conftest import connect, crds_dir
 from tests.skyrl.test_servers_and_jobs import NAME, NAMESPACE, claim, ray_cluster
-from training import lineage, recipe, trace
+from training import events, lineage, recipe, trace
 from training.sampler import Sampler
 
 pytestmark = [pytest.mark.ray, pytest.mark.skyrl, pytest.mark.vllm]
@@ -91,8 +91,12 @@ def test_every_promise_is_kept(campaign):
     assert [row["fault"] for row in run["strikes"]] == [strike.fault for strike in STRIKES]
 
 
-def test_no_finished_step_is_trained_again(campaign):
+def test_no_finished_step_is_trained_again(campaign, site):
     assert [row["lost_steps"] for row in campaign.found["runs"][0]["strikes"]] == [0] * len(STRIKES)
+    told = events.read(site.run_dir(campaign.run(0)) / "events.jsonl")
+    for name in ("checkpoint", "step"):
+        finished = [event["step"] for event in told if event["event"] == name]
+        assert sorted(set(finished)) == finished, f"a {name} is told once, by the attempt that finished it"
 
 
 def test_the_struck_run_is_the_other_run_to_the_bit(campaign, site):

@@ -32,7 +32,6 @@ class JsonlTracker:
         metrics = {name: value for name, value in row.items() if name != "step"}
         for name, value in metrics.items():
             self._gauges[name].set(value, self._run)
-        # A step that failed is flushed too, without its update; its error is raised elsewhere.
         if {"train_solve_rate", "step_seconds"} <= metrics.keys():
             _append(self._path, row)
             self._events.emit("step", steps=self._recipe.optimization.steps, **row)

@@ -141,6 +141,9 @@ class MazeTrainer(RayPPOTrainer):
         self.events.emit("checkpoint", step=self.global_step, folder=relative)
         return str(path)
 
+    def flush_pending_metrics(self) -> None:
+        """Called for a step that failed: it is none, and is taken again by the next attempt."""
+
     def load_checkpoints(self) -> tuple[int, str | None]:
         """Go on from the newest whole checkpoint; what the run says of later steps is taken back."""
         self.store.sweep()
