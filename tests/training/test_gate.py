@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -136,7 +137,7 @@ def test_a_decision_that_cannot_be_written_leaves_none(run):
         (lambda run: twice(run / "run.json"), "run.json"),
     ],
 )
-def test_an_earlier_decision_that_stays_is_told_loudly(run, other, tmp_path, keep, named):
+def test_an_earlier_decision_that_stays_is_told_loudly(run, other, tmp_path, stack_of_1000, keep, named):
     """Beside what was refused, and whichever of the runs that were judged together."""
     two = shutil.copytree(other, tmp_path / "two")
     judge([run, two])
@@ -151,6 +152,15 @@ def test_an_earlier_decision_that_stays_is_told_loudly(run, other, tmp_path, kee
     assert "remove by hand" in error.value.remedy
     assert not [name for name in WRITTEN if (two / name).exists()]
     assert "gate" not in lineage.read(two)
+
+
+@pytest.fixture
+def stack_of_1000():
+    """Python's own limit: other tests' libraries raise it for the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
 
 
 def nested(path):
