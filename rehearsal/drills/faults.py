@@ -12,6 +12,8 @@ from rehearsal.drills.targets import Targets, kill
 from training.supervisor.failure import Kind
 
 PHASES = ("rollout", "update", "checkpoint", "sync", "evaluation")
+START = "start"
+"""A driver has just come up, and has read nothing yet."""
 BOUNDARY = "epoch end"
 """The last step of an epoch has just been saved: resumed there, stock SkyRL skips the whole next epoch."""
 
@@ -95,7 +97,7 @@ FAULTS = {
         _fault(
             "driver",
             "SIGKILL to the driver",
-            (*PHASES, BOUNDARY),
+            (START, *PHASES, BOUNDARY),
             {Kind.DRIVER_LOST},
             partial(_kill, "driver"),
         ),
@@ -125,7 +127,7 @@ FAULTS = {
         _fault(
             "supervisor",
             "SIGKILL to the supervisor",
-            (*PHASES, BOUNDARY),
+            (START, *PHASES),
             set(),
             partial(_kill, "supervisor"),
         ),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rehearsal.drills.faults import BOUNDARY, FAULTS
+from rehearsal.drills.faults import BOUNDARY, FAULTS, START
 from training.errors import ConfigError
 from training.recipe import Recipe
 
@@ -96,6 +96,8 @@ def _steps(recipe: Recipe, fault: str, phase: str) -> Sequence[int]:
     """Where it can strike: of damage to a checkpoint only where the one before it is there, too."""
     last = recipe.optimization.steps
     match phase:
+        case _ if phase == START:
+            return [0]
         case "evaluation":
             return [*range(0, last, recipe.evaluation.every_steps), last]
         case _ if phase == BOUNDARY:

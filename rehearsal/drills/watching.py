@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rehearsal.drills.faults import BOUNDARY
+from rehearsal.drills.faults import BOUNDARY, START
 from training.supervisor.tail import Tail
 
 
@@ -68,6 +68,8 @@ class Watch:
 def phase_of(event: Mapping[str, Any], last_step: int) -> tuple[str, int] | None:
     """The phase and step that an event begins, None for any other event."""
     match event["event"]:
+        case "stage" if event["name"] == "cluster":
+            return START, 0
         case "phase":
             return event["name"], event["step"]
         case "checkpoint":

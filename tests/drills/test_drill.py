@@ -9,7 +9,7 @@ from kubernetes import client
 
 from cdk_app import cluster, settings
 from rehearsal.drills.campaign import Campaign
-from rehearsal.drills.faults import BOUNDARY
+from rehearsal.drills.faults import BOUNDARY, START
 from rehearsal.drills.plan import Strike
 from rehearsal.drills.site import Site
 from rehearsal.kube.process import KubeStandIn
@@ -27,17 +27,19 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = recipe.load(
     ROOT / "recipes" / "maze-drill.toml",
     {
-        "optimization.steps": 6,
-        "evaluation.every_steps": 3,
+        "data.train_mazes": 8,  # two steps are an epoch
+        "optimization.steps": 4,
+        "evaluation.every_steps": 2,
         "recovery.stall_s": 400,  # a hang is none of these faults, and a busy machine looks like one
     },
 )
+STEPS = RECIPE.optimization.steps
 STRIKES = [
-    Strike("supervisor", "update", 1, 0.5),
-    Strike("engine", "rollout", 2, 0.5),
-    Strike("driver", BOUNDARY, 3, 0.0),
-    Strike("rank", "update", 4, 0.5),
-    Strike("raylet", "checkpoint", 5, 0.0),
+    Strike("driver", START, 0, 0.5),
+    Strike("supervisor", "rollout", 1, 0.5),
+    Strike("driver", BOUNDARY, 2, 0.0),
+    Strike("rank", "update", 3, 0.5),
+    Strike("raylet", "checkpoint", 4, 0.0),
 ]
 
 
@@ -100,21 +102,21 @@ def test_no_finished_step_is_trained_again(campaign, site):
 
 
 def test_the_struck_run_is_the_other_run_to_the_bit(campaign, site):
-    assert campaign.found["runs"][0]["comparison"] == "identical in all 6 steps, and in the adapter"
+    assert campaign.found["runs"][0]["comparison"] == f"identical in all {STEPS} steps, and in the adapter"
     manifests = [lineage.read(site.run_dir(run)) for run in (campaign.reference, campaign.run(0))]
     assert manifests[0]["adapter"]["digest"] == manifests[1]["adapter"]["digest"]
     steps = trace.read(site.run_dir(campaign.reference) / trace.FILE)
-    assert len({row["adapter"] for row in steps}) == 6, "a policy that does not learn proves nothing"
+    assert len({row["adapter"] for row in steps}) == STEPS, "a policy that does not learn proves nothing"
 
 
 def test_a_kill_at_the_end_of_an_epoch_skips_nothing_of_the_next(campaign, site):
     """Stock SkyRL 0.4.0, resumed there, goes through an exhausted loader and skips a whole epoch."""
     boundary = campaign.found["runs"][0]["strikes"][2]
-    assert (boundary["finished_step"], boundary["resumed_from"]) == (3, 3)
+    assert (boundary["finished_step"], boundary["resumed_from"]) == (2, 2)
     optimization = RECIPE.optimization
     sampler = Sampler(RECIPE.data.train_mazes, optimization.mazes_per_step, RECIPE.seed)
     trained = {row["step"]: row["rows"] for row in trace.read(site.run_dir(campaign.run(0)) / trace.FILE)}
-    for step in (4, 5, 6):
+    for step in (3, 4):
         assert {int(row) for row in trained[step]} == set(sampler.rows_of(step))
-    epoch = {int(row) for step in (4, 5, 6) for row in trained[step]}
+    epoch = {int(row) for step in (3, 4) for row in trained[step]}
     assert epoch == set(range(RECIPE.data.train_mazes))
