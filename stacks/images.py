@@ -18,8 +18,8 @@ from stacks.names import IMAGES, Names
 
 _ROOT = Path(__file__).parent.parent
 _DOCKER = _ROOT / "docker"
-# The image's second source, as the build context `code`.
-_CODE = {"train": _ROOT / "training"}
+# What of our code an image holds: each package is a further source, and a build context of its name.
+_PACKAGES = {"train": ("training",), "serve": ("training", "serving")}
 
 _BUILD_SPEC = {
     "version": "0.2",
@@ -44,8 +44,9 @@ _BUILD_SPEC = {
                 " --query 'sort_by(imageDetails,&imagePushedAt)[-1].imageTags[0]' --output text || true)\"\n"
                 "set -- --pull --build-arg BUILDKIT_INLINE_CACHE=1\n"
                 'case "$newest" in ""|None) ;; *) set -- "$@" --cache-from "$REPOSITORY_URI:$newest";; esac\n'
-                'if [ -n "${CODEBUILD_SRC_DIR_code:-}" ];'
-                ' then set -- "$@" --build-context "code=$CODEBUILD_SRC_DIR_code"; fi\n'
+                "for package in $PACKAGES; do\n"
+                '  folder="CODEBUILD_SRC_DIR_$package"; set -- "$@" --build-context "$package=${!folder}"\n'
+                "done\n"
                 'DOCKER_BUILDKIT=1 docker build "$@" --tag "$REPOSITORY_URI:$IMAGE_TAG" .\n'
                 'docker push "$REPOSITORY_URI:$IMAGE_TAG"\n'
                 "docker inspect --format '{{index .RepoDigests 0}}' \"$REPOSITORY_URI:$IMAGE_TAG\""
@@ -103,10 +104,13 @@ class ImagesStack(SkypodStack):
             empty_on_delete=True,
         )
         source = assets.Asset(self, f"{title}Source", path=str(_DOCKER / image))
-        code = None
-        if image in _CODE:
-            code = assets.Asset(self, f"{title}Code", path=str(_CODE[image]), exclude=["**/__pycache__"])
-        tag = "-".join(asset.asset_hash[:16] for asset in (source, code) if asset)
+        packages = {
+            name: assets.Asset(
+                self, f"{title}{name.capitalize()}", path=str(_ROOT / name), exclude=["**/__pycache__"]
+            )
+            for name in _PACKAGES[image]
+        }
+        tag = "-".join(asset.asset_hash[:16] for asset in (source, *packages.values()))
         project = codebuild.Project(
             self,
             f"{title}Build",
@@ -114,10 +118,9 @@ class ImagesStack(SkypodStack):
             description=f"Builds the {image} image and pushes it, tagged by the digest of its sources",
             source=codebuild.Source.s3(bucket=source.bucket, path=source.s3_object_key),
             secondary_sources=[
-                codebuild.Source.s3(identifier="code", bucket=code.bucket, path=code.s3_object_key)
-            ]
-            if code
-            else None,
+                codebuild.Source.s3(identifier=name, bucket=asset.bucket, path=asset.s3_object_key)
+                for name, asset in packages.items()
+            ],
             build_spec=codebuild.BuildSpec.from_object(_BUILD_SPEC),
             environment=codebuild.BuildEnvironment(
                 build_image=codebuild.LinuxBuildImage.STANDARD_7_0,
@@ -127,6 +130,7 @@ class ImagesStack(SkypodStack):
             environment_variables={
                 "REPOSITORY_URI": codebuild.BuildEnvironmentVariable(value=repository.repository_uri),
                 "IMAGE_TAG": codebuild.BuildEnvironmentVariable(value=tag),
+                "PACKAGES": codebuild.BuildEnvironmentVariable(value=" ".join(packages)),
             },
             timeout=cdk.Duration.hours(2),
             logging=codebuild.LoggingOptions(

@@ -3,11 +3,10 @@
 from typing import Any
 
 from stacks.manifests.pods import HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, base_env
-from stacks.manifests.storage import service_account
+from stacks.manifests.storage import GATEWAY, service_account
 from stacks.outputs import Outputs
 
 NAME = "skypod-gateway"
-COMPONENT = {"app.kubernetes.io/component": "gateway"}
 CONFIG_KEY, KEYS_KEY = "gateway.toml", "keys.json"
 KEYS_SECRET, TLS_SECRET = f"{NAME}-keys", f"{NAME}-tls"
 ALIASES_PATH = f"{SHARED_PATH}/serving/aliases.json"
@@ -35,7 +34,7 @@ def build(
     two: only one that sees all requests can keep base and adapters apart.
     """
     namespace = outputs.namespace
-    named = {"name": NAME, "namespace": namespace, "labels": {**MANAGED_BY, **COMPONENT}}
+    named = {"name": NAME, "namespace": namespace, "labels": {**MANAGED_BY, **GATEWAY}}
     engine = f"http://{service}-serve-svc.{namespace}.svc:8000"
     return [
         service_account(namespace, NAME),
@@ -53,7 +52,7 @@ def build(
             "spec": {
                 "replicas": 2 if mixes_safely else 1,
                 "strategy": _rolling() if mixes_safely else {"type": "Recreate"},
-                "selector": {"matchLabels": COMPONENT},
+                "selector": {"matchLabels": GATEWAY},
                 "template": {"metadata": {"labels": named["labels"]}, "spec": _pod(outputs, image)},
             },
         },
@@ -64,7 +63,7 @@ def build(
             "spec": {
                 "type": "LoadBalancer",
                 "loadBalancerClass": "service.k8s.aws/nlb",
-                "selector": COMPONENT,
+                "selector": GATEWAY,
                 "ports": [{"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
             },
         },
@@ -177,7 +176,7 @@ def _may_connect(named: dict[str, Any], namespace: str) -> dict[str, Any]:
         "kind": "NetworkPolicy",
         "metadata": named,
         "spec": {
-            "podSelector": {"matchLabels": COMPONENT},
+            "podSelector": {"matchLabels": GATEWAY},
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"ports": [{"protocol": "TCP", "port": PORT}]},

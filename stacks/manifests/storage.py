@@ -5,6 +5,8 @@ from typing import Any
 
 from stacks.manifests.pods import MANAGED_BY, SHARED_CLAIM
 
+GATEWAY, ROLLOUT = ({"app.kubernetes.io/component": name} for name in ("gateway", "rollout"))
+"""Labels of the pods that may ask the served model."""
 _OPERATOR_NAMESPACE = "kuberay-operator"
 ENDPOINT_NAMESPACE = "hyperpod-ray"
 """Where the Ray endpoint operator and its proxy run, when the environment has a domain."""
@@ -79,13 +81,14 @@ def service_account(namespace: str, name: str) -> dict[str, Any]:
 def network_policies(namespace: str, *, ray_endpoints: bool = False) -> list[dict[str, Any]]:
     """Ray's pods reach each other; everybody else reaches what they are named for here, and nothing more.
 
-    Ray's ports (8265, 10001, 6379 and those of its workers) execute code for whoever reaches them. Other pods
-    of the namespace may ask the served model, and that is all.
+    Ray's ports (8265, 10001, 6379 and those of its workers) execute code for whoever reaches them. The served
+    model asks nobody for a key: only the gateway reaches it, and pods that are labelled for rollouts.
     """
+    askers = [{"podSelector": {"matchLabels": labels}} for labels in (GATEWAY, ROLLOUT)]
     ray_pods = {"podSelector": {"matchLabels": {"ray.io/is-ray-node": "yes"}}}
     policies = [
         _ingress(namespace, "ray", [ray_pods], ports=()),
-        _ingress(namespace, "served-model", [{"podSelector": {}}], ports=(8000,)),
+        _ingress(namespace, "served-model", askers, ports=(8000,)),
         _ingress(namespace, "operator", [_from_namespace(_OPERATOR_NAMESPACE)], ports=(8265, 52365, 8000)),
         _ingress(namespace, "metrics", [_from_namespace(_OBSERVABILITY_NAMESPACE)], ports=(8080,)),
     ]

@@ -58,7 +58,10 @@ def test_only_the_operator_and_the_collector_reach_the_pods_from_outside(manifes
     inside = [rule for rule in rules if "namespaceSelector" not in rule["from"][0]]
     ray, model = inside
     assert ray == {"from": [{"podSelector": {"matchLabels": {"ray.io/is-ray-node": "yes"}}}]}
-    assert model["from"] == [{"podSelector": {}}]
+    assert model["from"] == [
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/component": name}}}
+        for name in ("gateway", "rollout")
+    ]
     assert [port["port"] for port in model["ports"]] == [8000]
 
 
