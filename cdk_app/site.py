@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,32 +34,46 @@ SERVED_S = 1800.0
 
 
 def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: Recipe | None) -> Site:
-    """The site of an environment. `questions` compare live and canary where there is no gateway; `recipe`
-    says how a RayService serves its base."""
+    """The site that a command's options name. `questions` compare live and canary where there is no gateway;
+    `recipe` says how a RayService serves its base."""
     environment = settings.load(where.environment)
     session = boto3.Session(region_name=environment.region)
     deployed = outputs.read(session, environment)
-    bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
+
+    def tell(text: str) -> None:
+        click.echo(text, err=True)
+
     destination: Destination
     if where.server:
         destination = Vllm(where.server, where.model_id, where.server_key)
     else:
-        destination = _ray_service(where, environment, session, deployed, recipe)
-    return Site(
-        where.state,
-        destination,
-        _traffic(where, destination, questions),
-        Registry(
-            session.client("sagemaker"),
-            session.client("s3"),
-            bucket,
-            f"{deployed.serve_repository_uri}:{deployed.serve_image_tag}",
-            names.of(environment, deployed.account).prefix,
-        ),
-        prefix,
-        rules,
-        lambda text: click.echo(text, err=True),
+        destination = ray_service(
+            session, environment, deployed, recipe, model_id=where.model_id, name=where.service, tell=tell
+        )
+    traffic = _traffic(where, destination, questions)
+    return of(session, environment, deployed, where.state, destination, traffic, rules, tell)
+
+
+def of(
+    session: boto3.Session,
+    environment: Environment,
+    deployed: Outputs,
+    state: Path,
+    destination: Destination,
+    traffic: Traffic,
+    rules: Rules,
+    tell: Callable[[str], None],
+) -> Site:
+    """The site of a destination whose adapters are registered, and kept in S3, by an environment."""
+    bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
+    registry = Registry(
+        session.client("sagemaker"),
+        session.client("s3"),
+        bucket,
+        f"{deployed.serve_repository_uri}:{deployed.serve_image_tag}",
+        names.of(environment, deployed.account).prefix,
     )
+    return Site(state, destination, traffic, registry, prefix, rules, tell)
 
 
 def recipe_of(state: Path) -> Recipe | None:
@@ -75,9 +90,17 @@ def _traffic(where: Where, destination: Destination, questions: Questions | None
     return Questioning(destination, questions)
 
 
-def _ray_service(
-    where: Where, environment: Environment, session: boto3.Session, deployed: Outputs, recipe: Recipe | None
+def ray_service(
+    session: boto3.Session,
+    environment: Environment,
+    deployed: Outputs,
+    recipe: Recipe | None,
+    *,
+    model_id: str,
+    name: str,
+    tell: Callable[[str], None],
 ) -> RayService:
+    """The environment's RayService of a name, which is made for the first adapter that it has to load."""
     api = kube.connect(session, deployed.eks_cluster_name)
 
     def serve(folder: Path) -> str:
@@ -89,17 +112,17 @@ def _ray_service(
             deployed,
             image=images.require(session, deployed, "serve"),
             base_model_path=f"/shared/{recipe.policy.base_model}",
-            model_id=where.model_id,
+            model_id=model_id,
             adapters_uri=deployed.adapters_uri,
             adapter_name=adapter.name,
             adapter_digest=adapter.digest,
             max_lora_rank=recipe.policy.lora_rank,
             max_model_len=recipe.rollout.max_model_len_tokens,
-            name=where.service,
+            name=name,
         )
-        return cluster.serve(api, wanted, SERVED_S, lambda text: click.echo(text, err=True)).url
+        return cluster.serve(api, wanted, SERVED_S, tell).url
 
-    return RayService(where.model_id, _address(api, deployed.namespace, where.service), serve)
+    return RayService(model_id, _address(api, deployed.namespace, name), serve)
 
 
 def _address(api: client.ApiClient, namespace: str, service: str) -> str:

@@ -32,8 +32,7 @@ LEARN = [
     ("Evaluate, train with SkyRL, evaluate", stages.train),
     RAY_DOWN,
     ("Decide at the gate", stages.decide),
-    ("Publish the adapter", stages.publish),
-    ("Serve base and adapter", stages.serve),
+    ("Promote the adapter", stages.promote_adapter),
     ("Prove that the adapter is the trained one", stages.prove_effect),
     ("Play the test through HTTP", stages.play_served),
 ]
@@ -79,7 +78,11 @@ def rehearse(
 def _perform(session: Session, console: Console, keep: bool) -> float:
     """All stages; returns the seconds for which it was kept up between them."""
     kept_s = 0.0
-    end = [("Stop serving", stages.serve_down), TEAR_DOWN]
+    end = [
+        ("Roll back to the base", stages.take_back),
+        ("Stop serving", stages.serve_down),
+        TEAR_DOWN,
+    ]
     session.run([step for step in LEARN if not (keep and step is RAY_DOWN)])
     if keep:
         kept_s = _keep(session.rehearsal, console)
@@ -95,7 +98,8 @@ def _keep(r: Rehearsal, console: Console) -> float:
         f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})",
         f"Kubernetes  {r.substrate.kube.endpoint}",
         f"Ray         {r.ray.url}  (token authentication)",
-        f"OpenAI API  {r.served_url}/v1  models {stages.MODEL_ID}, {r.served_model}",
+        f"OpenAI API  {r.serving.destination.url}/v1  models {stages.MODEL_ID}, {r.served_model}",
+        f"Adapters    skypod adapters --state {r.serving_state}",
         f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status",
         "Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n",
     )

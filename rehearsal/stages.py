@@ -10,16 +10,22 @@ from typing import Any
 
 import boto3
 
-from cdk_app import cluster, cluster_command, images, kube, outputs, readback, residue
+from cdk_app import cluster, cluster_command, images, kube, outputs, promotable, readback, residue, site
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import cost, deploy, laptop_image
 from rehearsal.progress import Stage
 from rehearsal.substrate import DRIVER, Folders, Substrate
 from rehearsal.warm import WarmStart
-from serving import adapter, store
-from serving.client import ChatPolicy
-from stacks.manifests import rayservice
+from serving import aliases as files
+from serving.adapter import Limits
+from serving.aliases import served_name
+from serving.rollout.candidate import Candidate
+from serving.rollout.promote import promote
+from serving.rollout.rollback import BASE, roll_back
+from serving.rollout.rules import Rules
+from serving.rollout.site import Site
+from serving.rollout.traffic import Questioning
 from stacks.outputs import Outputs
 from training import attempts, events, lease, lineage, plays, prepare
 from training.errors import DataError, SubstrateError
@@ -27,7 +33,6 @@ from training.evaluate import (
     EvaluationRecord,
     EvaluationSettings,
     Progress,
-    opening,
     paired,
     read_records,
 )
@@ -44,7 +49,6 @@ CLUSTER = "skypod"
 SERVICE = "skypod-serve"
 MODEL_ID = "maze"
 RAY_UP_S = 180
-SERVED_S = 240
 SERVED_AGAIN = "played through HTTP to prove that the server repeats every action of the trainer"
 
 
@@ -65,11 +69,15 @@ class Rehearsal:
     checks: list[Check] = field(default_factory=list)
     ray: Endpoint | None = None
     cluster_cost: dict[str, float] = field(default_factory=dict)
-    served_url: str = ""
-    adapter_name: str = ""
-    adapter_digest: str = ""
     decision: Decision | None = None
+    candidate: Candidate | None = None
+    serving: Site | None = None
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def serving_state(self) -> Path:
+        """Of this run alone: what an earlier rehearsal served is gone with its AWS."""
+        return self.folders.serving(self.run)
 
     @property
     def session(self) -> boto3.Session:
@@ -81,8 +89,8 @@ class Rehearsal:
 
     @property
     def served_model(self) -> str:
-        """The adapter's name in requests, as Ray Serve LLM spells it."""
-        return f"{MODEL_ID}:{self.adapter_name}"
+        """The adapter's name in requests."""
+        return served_name(MODEL_ID, self.candidate.name)
 
     @property
     def assembly(self) -> Path:
@@ -228,55 +236,49 @@ def decide(r: Rehearsal, stage: Stage) -> None:
     stage.note = f"refused: {unmet}" if unmet else f"passed all {len(r.decision.conditions)} conditions"
 
 
-def publish(r: Rehearsal, stage: Stage) -> None:
-    """Package the adapter by content and put it where serving looks for it."""
-    manifest = lineage.read(r.run_dir)
-    packaged = adapter.package(
-        r.run_dir / manifest["adapter"]["folder"],
-        r.run_dir / "adapter",
-        base_dir=r.base_dir,
-        run_id=r.run,
-        evaluation_digest=manifest["evaluations"]["final"]["records"],
-    )
-    bucket, _, prefix = r.deployed.adapters_uri.removeprefix("s3://").partition("/")
-    uri = store.upload(r.run_dir / "adapter" / packaged.name, r.session.client("s3"), bucket, prefix)
-    r.adapter_name, r.adapter_digest = packaged.name, packaged.digest
-    lineage.update(
-        r.run_dir, serving={"name": packaged.name, "uri": uri, "base_digest": packaged.base_digest}
-    )
-    stage.note = uri
+def promote_adapter(r: Rehearsal, stage: Stage) -> None:
+    """Bring the adapter to all traffic as `skypod promote` does; nothing was live before it.
 
-
-def serve(r: Rehearsal, stage: Stage) -> None:
-    """Apply the serving manifest and wait until base and adapter are served."""
-    manifest = rayservice.build(
+    One that its gate refused is refused here, too: it is registered as that and gets no alias, but it is
+    served, to show serving.
+    """
+    r.candidate = promotable.candidate(
+        r.run_dir, r.base_dir, r.run_dir / "adapter", "dev", Limits(max_rank=r.recipe.policy.lora_rank)
+    )
+    destination = site.ray_service(
+        r.session,
         r.environment,
         r.deployed,
-        image=images.require(r.session, r.deployed, "serve"),
-        base_model_path=f"/shared/{r.recipe.policy.base_model}",
+        r.recipe,
         model_id=MODEL_ID,
-        adapters_uri=r.deployed.adapters_uri,
-        adapter_name=r.adapter_name,
-        adapter_digest=r.adapter_digest,
-        max_lora_rank=r.recipe.policy.lora_rank,
-        max_model_len=r.recipe.rollout.max_model_len_tokens,
         name=SERVICE,
+        tell=stage.update,
     )
-    r.served_url = cluster.serve(r.api(), manifest, timeout_s=SERVED_S, on_event=stage.update).url
-    with _served(r, r.served_model) as policy:
-        policy.endpoint.wait_until_served([MODEL_ID, r.served_model], timeout_s=SERVED_S)
-    stage.note = f"{r.served_url} serves {MODEL_ID} and {r.served_model}"
+    r.serving = site.of(
+        r.session,
+        r.environment,
+        r.deployed,
+        r.serving_state,
+        destination,
+        Questioning(destination, r.candidate.questions),
+        Rules(),
+        stage.update,
+    )
+    try:
+        record = promote(r.serving, r.candidate)
+    except DataError:
+        if r.decision.passed:
+            raise
+        destination.load(r.serving.folder(r.candidate.name))
+        stage.note = f"refused by its gate, so not live; {destination.url} serves {r.served_model}"
+        return
+    played = record.steps["play"]
+    stage.note = f"{r.served_model} is live; dev {played['solved']}, base {played['solved_by_live']}"
 
 
 def prove_effect(r: Rehearsal, stage: Stage) -> None:
     """Base and adapter must differ; the adapter must give the log-probabilities of the training engine."""
-    from serving import probe
-
-    references = probe.read_references(r.run_dir / "canaries.json")
-    keys = {reference.key for reference in references}
-    tasks = [record.replay().task for record in _trainer_records(r) if record.key in keys]
-    with _served(r, MODEL_ID) as base, _served(r, r.served_model) as adapter:
-        found = probe.run(base, adapter, opening(tasks, _settings(r)), references)
+    found = r.candidate.questions.probe(r.serving.destination, r.candidate.name)
     write_json(r.run_dir / "probe.json", found.to_json())
     lineage.update(r.run_dir, probe=found.to_json())
     found.require()
@@ -293,7 +295,7 @@ def play_served(r: Rehearsal, stage: Stage) -> None:
     tasks = [record.replay().task for record in trained.values()]
     settings = _settings(r)
     what = Play("test", "served", tasks, settings, sealed_as=settings.policy, again=SERVED_AGAIN)
-    with _served(r, r.served_model) as policy:
+    with r.candidate.questions.policy(r.serving.destination, r.candidate.name) as policy:
         summary = plays.perform(r.run_dir, what, lambda: policy, report)
     r.summaries["served"] = summary
     served = read_records(plays.records_path(r.run_dir, "served"))
@@ -321,18 +323,18 @@ def _settings(r: Rehearsal) -> EvaluationSettings:
     )
 
 
-def _served(r: Rehearsal, model: str) -> ChatPolicy:
-    allowed = None
-    if r.recipe.rollout.text_tokens_only:
-        allowed = read_json(r.run_dir / "generation.json")["allowed_token_ids"]
-    tokens = r.recipe.rollout.max_new_tokens
-    return ChatPolicy(r.served_url, model, max_tokens=tokens, allowed_token_ids=allowed)
+def take_back(r: Rehearsal, stage: Stage) -> None:
+    """Roll back as `skypod rollback --to base` does."""
+    if files.read(r.serving.aliases).live is None:
+        stage.note = "nothing was live"
+        return
+    roll_back(r.serving, BASE)
+    stage.note = f"{r.candidate.name} is not live any more"
 
 
 def serve_down(r: Rehearsal, stage: Stage) -> None:
     """Delete the RayService; its processes end with it."""
     cluster.down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60, kind="RayService")
-    r.served_url = ""
 
 
 def tear_down(r: Rehearsal, stage: Stage) -> None:

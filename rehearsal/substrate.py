@@ -39,6 +39,10 @@ class Folders:
         """Stands for the FSx file system: what pods see as /shared."""
         return self.state / "shared"
 
+    def serving(self, run: str) -> Path:
+        """Aliases, rollouts and adapters that a rehearsal of a run serves: `skypod promote --state`."""
+        return self.shared / "serving" / run
+
     @property
     def shell(self) -> Path:
         """`. .rehearsal/env.sh` points a shell at the rehearsal that is running."""

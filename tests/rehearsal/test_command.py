@@ -352,7 +352,8 @@ def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypat
             kube=SimpleNamespace(endpoint="https://127.0.0.1:2"),
         ),
         ray=SimpleNamespace(url="http://127.0.0.1:3"),
-        served_url="http://127.0.0.1:4",
+        serving=SimpleNamespace(destination=SimpleNamespace(url="http://127.0.0.1:4")),
+        serving_state=Path("/somewhere/serving"),
         served_model=model,
         folders=Folders(Path("/somewhere/" + "y" * 60)),
     )

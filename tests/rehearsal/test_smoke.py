@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from serving import aliases
+from serving.rollout import record
+from serving.rollout.site import ALIASES
 from tests.kube.conftest import crds_dir
 from tests.rehearsal.sockets import exposed, listening, processes
 from training import exports, lineage, seal
@@ -123,6 +126,16 @@ def test_the_gate_decided_on_the_runs_own_evidence(finished):
     unmet = [condition["name"] for condition in decision["conditions"] if not condition["passed"]]
     assert unmet
     assert all(f"✗ {name}:" in output for name in unmet)
+
+
+def test_what_the_gate_refused_is_served_and_not_promoted(finished):
+    run, output, _, _ = finished
+    assert "refused by its gate, so not live" in output
+    state = ROOT / ".rehearsal" / "shared" / "serving" / run
+    assert aliases.read(state / ALIASES).live is None
+    (last,) = record.read_all(state)
+    assert (last.outcome, last.failing.partition(":")[0]) == (record.REFUSED, "its gate refused it")
+    assert set(last.steps) == {"validate"}
 
 
 def test_the_manifest_names_everything_by_content(finished):
