@@ -1,19 +1,13 @@
 """Promotions behind the real gateway, while users ask for the public name."""
 
-import asyncio
 import itertools
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from serving import aliases
-from serving.gateway import keys, server
-from serving.gateway.settings import Settings, Upstream
 from serving.rollout import record as records
 from serving.rollout.destination import wait
 from serving.rollout.promote import promote
@@ -22,78 +16,25 @@ from serving.rollout.rollback import roll_back
 from serving.rollout.rules import Rules
 from serving.rollout.traffic import GatewayTraffic, _percentile
 from tests.serving.rollout.conftest import make_questions
-from tests.serving.rollout.engine import MODEL_ID
+from tests.serving.rollout.users import Users, watched
 from training.errors import DataError, SubstrateError
 
 pytestmark = pytest.mark.slow
-
-
-class Users:
-    """Somebody who asks the public name one question after the other, each a conversation of its own."""
-
-    def __init__(self, url: str, key: str):
-        self.answers: list[tuple[int, str]] = []
-        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
-        self._question = {"model": "maze", "messages": make_questions().canaries[0].messages()}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-
-    def _ask(self) -> None:
-        for number in itertools.count():
-            if self._stop.is_set():
-                return
-            asked = self._http.post(
-                "/v1/chat/completions", json=self._question, headers={"X-Conversation-Id": str(number)}
-            )
-            self.answers.append((asked.status_code, asked.headers.get("X-Skypod-Adapter", "")))
-
-    def __enter__(self) -> "Users":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+QUESTION = {"messages": make_questions().canaries[0].messages()}
 
 
 @pytest.fixture
 def gateway(engine, site, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """(address, key) of the public side; the site watches its control side."""
-    file = tmp_path / "keys.json"
-    player = keys.add(file, "player", requests_per_minute=1_000_000, concurrency=64)
-    operator = keys.add(file, "operator", may=("control",))
-    settings = Settings(
-        public_name="maze",
-        keys=file,
-        aliases=site.aliases,
-        port=0,
-        control_port=0,
-        follow_s=0.05,
-        upstream=Upstream(url=engine.url, model_id=MODEL_ID),
-    )
-    listening: Future = Future()
-    ends: Future = Future()
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        ends.set_result((asyncio.get_running_loop(), stop))
-        await server.serve(settings, stop, lambda *ports: listening.set_result(ports))
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
-    thread.start()
-    public, control = listening.result(30)
-    site.traffic = GatewayTraffic(f"http://127.0.0.1:{control}", operator)
     site.rules = Rules(share=0.5, requests=8, period_s=60, drain_s=5, slower_s=5)
-    yield f"http://127.0.0.1:{public}", player
-    loop, stop = ends.result()
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
+    with watched(site, engine.url, tmp_path) as public:
+        yield public
 
 
 def test_users_meet_the_canary_then_the_new_adapter_and_no_error(gateway, site, engine, candidate):
     first, second, third = candidate(1), candidate(2), candidate(3)
     site.traffic.begin()
-    with Users(*gateway) as users:
+    with Users(*gateway, QUESTION) as users:
         promote(site, first)
         began = len(users.answers)
         record = promote(site, second)
@@ -112,7 +53,7 @@ def test_users_meet_the_canary_then_the_new_adapter_and_no_error(gateway, site, 
 
 def test_a_canary_that_fails_its_users_is_taken_back_by_itself(gateway, site, engine, candidate):
     live, one = candidate(1), candidate(2)
-    with Users(*gateway) as users:
+    with Users(*gateway, QUESTION) as users:
         promote(site, live)
         site.tell = lambda said: engine.failing.add(one.name) if said == "canary" else None
         with pytest.raises(DataError, match=r"requests to the canary failed \(100\.0%\), of live 0\.0%"):
@@ -126,7 +67,7 @@ def test_a_canary_that_fails_its_users_is_taken_back_by_itself(gateway, site, en
 
 def test_a_canary_that_nobody_asks_is_not_judged_good(gateway, site, candidate):
     live, one = candidate(1), candidate(2)
-    with Users(*gateway):
+    with Users(*gateway, QUESTION):
         promote(site, live)
     site.rules = replace(site.rules, period_s=0.2)
     with pytest.raises(DataError, match=r"only 0 of 8 requests came to the canary in 0\.2 s"):

@@ -1,26 +1,32 @@
-"""Promotions on a real vLLM server that loads adapters while it runs: to the end, refused, cut off by the
-engine's death, taken back by hand and by the timer."""
+"""Promotions on a real vLLM server that loads adapters while it runs: to the end, refused, judged worse by
+what their users saw, cut off by the engine's death, taken back by hand and by the timer."""
 
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from serving import aliases, probe, tensors
 from serving.adapter import Limits, package
+from serving.aliases import served_name
 from serving.base import Base
 from serving.probe import Reference
+from serving.rollout import record
 from serving.rollout.candidate import Candidate, Questions
+from serving.rollout.destination import wait
 from serving.rollout.promote import promote
-from serving.rollout.record import LIVE
+from serving.rollout.record import LIVE, ROLLED_BACK
 from serving.rollout.rollback import roll_back
+from serving.rollout.rules import Rules
 from serving.rollout.site import Site
 from serving.rollout.watch import look
 from tests.serving.gateway.vllm_server import VllmServer
 from tests.serving.rollout.conftest import make_site
+from tests.serving.rollout.users import Users, watched
 from tests.serving.test_vllm import folder as folder
 from training.environments import named
 from training.errors import DataError, SubstrateError
@@ -105,10 +111,13 @@ def as_served(site: Site, one: Candidate) -> Candidate:
 
 def test_an_adapter_goes_live_on_vllm_and_what_is_not_it_does_not(place, server, folder):
     first, other = candidate(folder, "export"), candidate(folder, halved(folder))
-    record = promote(place, first)
-    assert record.outcome == LIVE
-    assert record.steps["probe"]["gap"] < probe.FP32_TOLERANCE
-    assert record.steps["probe"]["shift"] > 0.1
+    with pytest.raises(DataError, match="its gate refused it"):
+        promote(place, replace(first, refused="2 of 6 conditions unmet"))
+    assert (aliases.read(place.aliases).live, place.destination.loaded()) == (None, set())
+    promoted = promote(place, first)
+    assert promoted.outcome == LIVE
+    assert promoted.steps["probe"]["gap"] < probe.FP32_TOLERANCE
+    assert promoted.steps["probe"]["shift"] > 0.1
     with pytest.raises(DataError, match="failed its probe"):
         promote(place, other)
     assert aliases.read(place.aliases).live == first.name
@@ -140,3 +149,51 @@ def test_an_adapter_goes_live_on_vllm_and_what_is_not_it_does_not(place, server,
     taken_back = look(place, lambda name: first.questions)
     assert "its probe failed" in taken_back.failing
     assert (aliases.read(place.aliases).live, place.destination.loaded()) == (first.name, {first.name})
+
+
+def answers(place: Site, one: Candidate, question: dict) -> str:
+    """What an adapter says to a question, asked past the gateway."""
+    model = served_name(place.destination.model_id, one.name)
+    url = f"{place.destination.url}/v1/chat/completions"
+    said = httpx.post(url, json={"model": model, **question}, timeout=60, trust_env=False)
+    return said.raise_for_status().json()["choices"][0]["message"]["content"]
+
+
+def only_of(text: str, other: str) -> str:
+    """The first words of a text that another one lacks."""
+    return next(text[at : at + 6] for at in range(len(text) - 6) if text[at : at + 6] not in other)
+
+
+def test_users_of_a_worse_canary_and_of_an_engine_that_dies(place, server, folder, tmp_path):
+    """The canary never says the word at which its users stop reading, so it keeps them waiting."""
+    live, other = as_served(place, candidate(folder, halved(folder))), candidate(folder, "export")
+    promote(place, live)
+    question = {"messages": other.questions.canaries[0].messages(), "max_tokens": 120, "ignore_eos": True}
+    place.destination.load(other.folder)
+    said, at_length = (answers(place, one, question | {"temperature": 0}) for one in (live, other))
+    place.destination.unload(other.name)
+    question |= {"temperature": 0, "stop": [only_of(said, at_length)]}
+    place.rules = Rules(share=0.5, requests=6, period_s=120, drain_s=20)
+    with watched(place, server.url, tmp_path) as public, Users(*public, question) as users:
+        with pytest.raises(DataError, match="95 % of the canary's answers took"):
+            promote(place, other)
+        assert record.newest(place.state).outcome == ROLLED_BACK
+        assert {status for status, _ in users.answers} == {200}
+        assert {name for _, name in users.answers} == {live.name, other.name}
+        assert (aliases.read(place.aliases).live, place.destination.loaded()) == (live.name, {live.name})
+
+        def kill_at_judge(step: str) -> None:
+            if step == "judge":
+                server.stop(signal.SIGKILL)
+
+        place.tell, place.rules = kill_at_judge, replace(place.rules, slower_s=60)
+        with pytest.raises(SubstrateError):
+            promote(place, other)
+        assert (aliases.read(place.aliases).live, aliases.read(place.aliases).canary) == (live.name, None)
+        server.start()
+        place.tell = lambda step: None
+        assert promote(place, other).outcome == LIVE
+        roll_back(place)
+        told = len(users.answers)
+        assert wait(lambda: len(users.answers) > told + 3, 60)
+    assert {answer for answer in users.answers[told + 2 :]} == {(200, live.name)}
