@@ -88,6 +88,9 @@ def test_what_played_every_episode_alike_is_no_second_run(run, tmp_path, seeds):
     with pytest.raises(ConfigError, match="took the same actions in every episode"):
         judge([run, twin]) if seeds else judge([run], twin)
     first, second = evidence.read(run), evidence.read(twin)
+    second.records["final-test-512"][0] = replace(second.records["final-test-512"][0], actions=("",))
+    with pytest.raises(ConfigError, match="every episode of test and ood"):
+        evidence.check_comparable(first, second, seeds=seeds)  # nobody plays test-512 again
     second.records["final-ood"][0] = replace(second.records["final-ood"][0], actions=("",))
     evidence.check_comparable(first, second, seeds=seeds)
 
