@@ -83,6 +83,21 @@ def test_a_play_that_lost_nothing_is_shown_and_does_not_count(unplayed):
     assert f"{held} records were found</li>" in (unplayed / "gate.html").read_text()
 
 
+@pytest.mark.parametrize("held", [1, None])
+def test_records_that_lay_there_before_a_play_began_are_shown(unplayed, held):
+    """They may be of the run that played the base of a sweep, or of an editor."""
+    path = kill(unplayed, "final", 8)
+    made = path.read_bytes().splitlines(keepends=True)[:held]
+    edit(unplayed / "run.json", lambda manifest: manifest["test_started"].pop())
+    path.write_bytes(b"".join(made))
+    decision, written = end(unplayed)
+    assert decision.looks == {"one": 1}
+    (one,) = written["evidence"]["one"]["continued"]
+    assert (one["label"], one["records"], one["reached"], one["lost"]) == ("final", len(made), 0, False)
+    said = f"{len(made)} records were found, {len(made)} of them not noted before</li>"
+    assert said in (unplayed / "gate.html").read_text()
+
+
 @pytest.mark.parametrize("change", [{"records": -1}, {"reached": True}, {"at": "0000-99-99T99:99:99Z"}])
 def test_a_continuation_as_no_run_writes_it_is_refused(run, change):
     one = {"at": "2030-01-01T00:00:00Z", "records": 1, "reached": 1} | change
