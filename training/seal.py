@@ -56,10 +56,10 @@ def check(
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 
     An unfinished play may be continued under its label, which is noted with the number of `records` that its
-    file holds: whoever deletes what was lost and plays it again has looked twice. A play that begins with
-    records notes them too: they are not its own. Raises ConfigError when the label has a finished play, or
-    the candidate a finished or begun one elsewhere and `again` gives no reason. Other splits than the sealed
-    ones may be played freely.
+    file holds: whoever deletes what was lost and plays it again has looked twice. A base's play that
+    begins with records, which are another run's, notes them too; no other begins with any: DataError. Raises
+    ConfigError when the label has a finished play, or the candidate a finished or begun one elsewhere and
+    `again` gives no reason. Other splits than the sealed ones may be played freely.
     """
     if split not in SEALED:
         return
@@ -68,6 +68,11 @@ def check(
         manifest.setdefault(PLAYS, [])
         started = manifest.setdefault(STARTED, [])
         begins = entry not in started
+        if begins and records and label not in OF_THE_BASE:
+            raise DataError(
+                f"{label} holds {records} records of {split} already, and never began as a play of it",
+                "move its file away; only the plays of a base are taken over from another run",
+            )
         if begins:
             started.append(entry)
         if records or not begins:
