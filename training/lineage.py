@@ -150,6 +150,20 @@ def read_split(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
     return splits.read(run_dir / "data" / f"{name}.jsonl", noted[name] or "none")
 
 
+def read_drawn(run_dir: Path, name: str) -> tuple[splits.Row, ...]:
+    """As `read_split`, of rows that the run's recipe draws: what a run trains on and plays.
+
+    Whoever exchanges a split and its digest while a run trains, and restores both, leaves no other trace.
+    """
+    rows = read_split(run_dir, name)
+    if rows != dict(splits.of_recipe(read_recipe(run_dir)))[name]:
+        raise DataError(
+            f"the rows of {name} of run {run_dir.name!r} are not those that its recipe draws",
+            "restore what was changed, or prepare a new run",
+        )
+    return rows
+
+
 def read_recipe(run_dir: Path) -> Recipe:
     """The resolved recipe that the run began with."""
     path = run_dir / MANIFEST

@@ -19,7 +19,8 @@ PLAYS, STARTED = "test_plays", "test_started"
 again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null.
 
 What was begun also holds `reached`, the number of records that its file has had, and where it was gone on
-with `continued` [{at, records, reached}]: records that were found then, and that had been there."""
+with, or began with records, `continued` [{at, records, reached}]: records that were found then, and that had
+been noted."""
 
 
 BASELINE, FINAL = "baseline", "final"
@@ -55,9 +56,10 @@ def check(
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 
     An unfinished play may be continued under its label, which is noted with the number of `records` that its
-    file holds: whoever deletes what was lost and plays it again has looked twice. Raises ConfigError when the
-    label has a finished play, or the candidate a finished or begun one elsewhere and `again` gives no reason.
-    Other splits than the sealed ones may be played freely.
+    file holds: whoever deletes what was lost and plays it again has looked twice. A base's play that
+    begins with records, which are another run's, notes them too; no other begins with any: DataError. Raises
+    ConfigError when the label has a finished play, or the candidate a finished or begun one elsewhere and
+    `again` gives no reason. Other splits than the sealed ones may be played freely.
     """
     if split not in SEALED:
         return
@@ -65,11 +67,17 @@ def check(
         entry = _allowed(manifest, candidate, split, label, again)
         manifest.setdefault(PLAYS, [])
         started = manifest.setdefault(STARTED, [])
-        if entry in started:
+        begins = entry not in started
+        if begins and records and label not in OF_THE_BASE:
+            raise DataError(
+                f"{label} holds {records} records of {split} already, and never began as a play of it",
+                "move its file away; only the plays of a base are taken over from another run",
+            )
+        if begins:
+            started.append(entry)
+        if records or not begins:
             found = {"at": lineage.now(), "records": records, "reached": entry.get("reached", 0)}
             entry.setdefault("continued", []).append(found)
-        else:
-            started.append(entry)
         entry["reached"] = records
 
 

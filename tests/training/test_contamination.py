@@ -180,6 +180,18 @@ def test_every_read_of_a_split_asks_the_manifest(tmp_path, base):
         lineage.read_split(run, "exam")
 
 
+def test_a_run_trains_on_and_plays_what_its_recipe_draws(tmp_path, base):
+    """Rows that are exchanged with their digest while a run trains can be restored before its gate."""
+    run = make(tmp_path, base)
+    for name, leaked in (("train", "test-512"), ("dev", "test")):
+        assert lineage.read_drawn(run, name) == lineage.read_split(run, name)
+        rows = [{**one, "split": name} for one in lineage.read_split(run, leaked)]
+        digest = splits.write(run / "data" / f"{name}.jsonl", rows)
+        lineage.update(run, data={**lineage.read(run)["data"], name: digest})
+        with pytest.raises(DataError, match=f"rows of {name} of run .* are not those that its recipe draws"):
+            lineage.read_drawn(run, name)
+
+
 def test_a_changed_list_of_what_was_taught_is_refused(tmp_path):
     ancestry.declare(tmp_path, taught().bodies)
     assert ancestry.read(tmp_path).bodies[0].prints == taught().bodies[0].prints

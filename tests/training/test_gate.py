@@ -88,12 +88,17 @@ def test_what_played_every_episode_alike_is_no_second_run(run, tmp_path, seeds):
     with pytest.raises(ConfigError, match="took the same actions in every episode"):
         judge([run, twin]) if seeds else judge([run], twin)
     first, second = evidence.read(run), evidence.read(twin)
+    second.records["final-test-512"][0] = replace(second.records["final-test-512"][0], actions=("",))
+    with pytest.raises(ConfigError, match="every episode of test and ood"):
+        evidence.check_comparable(first, second, seeds=seeds)  # nobody plays test-512 again
     second.records["final-ood"][0] = replace(second.records["final-ood"][0], actions=("",))
     evidence.check_comparable(first, second, seeds=seeds)
 
 
-def test_the_first_condition_names_split_and_size(run):
-    assert "of the 64 tasks of test solved" in judge([run])[0].conditions[0].says
+def test_conditions_name_split_and_size(run):
+    says = {condition.name: condition.says for condition in judge([run])[0].conditions}
+    assert "of the 64 tasks of test solved" in says["solve rate"]
+    assert "against the base on the 6 tasks of ood [" in says["out of distribution"]
 
 
 def test_no_decision_outlives_evidence_that_cannot_even_be_read(run, other, tmp_path):

@@ -6,6 +6,7 @@ from tests.training import gate_run
 from tests.training.gate_run import edit, one_in, refused
 from tests.training.test_plays import Player, perform
 from training import lineage
+from training.errors import DataError
 from training.gate.judge import judge
 
 
@@ -81,6 +82,34 @@ def test_a_play_that_lost_nothing_is_shown_and_does_not_count(unplayed):
     assert decision.looks == {"one": 1}
     assert [one["records"] for one in written["evidence"]["one"]["continued"]] == [held, held]
     assert f"{held} records were found</li>" in (unplayed / "gate.html").read_text()
+
+
+def test_no_play_of_a_candidate_begins_with_records(unplayed):
+    """Whoever puts them there need not forge a digest, and what was lost can be taken out."""
+    path = kill(unplayed, "final", 8)
+    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n")
+    edit(unplayed / "run.json", lambda manifest: manifest["test_started"].pop())
+    with pytest.raises(DataError, match="final holds 1 records of test already, and never began"):
+        end(unplayed)
+    assert "final" not in [play["label"] for play in lineage.read(unplayed)["test_started"]]
+
+
+def test_records_with_which_a_play_of_the_base_began_are_shown(run):
+    """They may be of the run that played the base for a sweep, or of an editor."""
+
+    def forget(manifest):
+        del manifest["evaluations"]["baseline"]
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != "baseline"]
+
+    edit(run / "run.json", forget)
+    policy = "base:" + lineage.read(run)["base"]["digest"][:16]
+    perform(run, "baseline", policy, lambda: None)
+    decision, written = judge([run])
+    assert decision.looks == {"one": 1}
+    (one,) = written["evidence"]["one"]["continued"]
+    assert (one["label"], one["records"], one["reached"], one["lost"]) == ("baseline", 64, 0, False)
+    assert "64 records were found, 64 of them not noted before</li>" in (run / "gate.html").read_text()
 
 
 @pytest.mark.parametrize("change", [{"records": -1}, {"reached": True}, {"at": "0000-99-99T99:99:99Z"}])

@@ -100,8 +100,8 @@ def _drop(run: str, name: str, pair: Comparison, allowed: float) -> Condition:
         pair.low >= -allowed,
         pair.low,
         -allowed,
-        f"{_points(pair.difference)} against the {pair.against} on {pair.split} {_interval(pair)}: the "
-        f"interval must not begin below {_points(-allowed)}",
+        f"{_points(pair.difference)} against the {pair.against} on the {pair.n} tasks of {pair.split} "
+        f"{_interval(pair)}: the interval must not begin below {_points(-allowed)}",
     )
 
 

@@ -222,19 +222,20 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
             f"runs {first.run!r} and {other.run!r} differ in more than their seed",
             "judge them one by one, or name one of them as --incumbent",
         )
-    if _actions(first) == _actions(other):
-        # Weights that differ may compute the same: what a scaled copy played stands for one training.
+    decides = dict.fromkeys((first.recipe.gate.split, OOD))
+    if all(_actions(first, split) == _actions(other, split) for split in decides):
+        # Weights that differ may compute the same: what a scaled copy played stands for one training. Of the
+        # other sealed split no episode is asked for: nobody plays it again, so one is easily made to differ.
         raise ConfigError(
             f"the adapters of runs {first.run!r} and {other.run!r} took the same actions in every episode of "
-            "every sealed split",
+            f"{' and '.join(decides)}",
             "one adapter under two names is no second run; name each adapter once",
         )
 
 
-def _actions(of: Evidence) -> dict[tuple[str, str], tuple[str, ...]]:
-    """What the candidate did in each episode of the sealed splits."""
-    played = of.played(CANDIDATE)
-    return {(split, record.key): tuple(record.actions) for split in played for record in played[split]}
+def _actions(of: Evidence, split: str) -> dict[str, tuple[str, ...]]:
+    """What the candidate did in each episode of a sealed split."""
+    return {record.key: tuple(record.actions) for record in of.played(CANDIDATE)[split]}
 
 
 def _but_for_seed(of: Evidence) -> tuple[Any, str]:

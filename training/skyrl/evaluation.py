@@ -46,7 +46,7 @@ class Evaluator:
         env, candidate = self._recipe.environment, self._policy_name(label)
         if split not in seal.SEALED:
             _forget_others(self._run_dir, label, candidate)
-        tasks = [splits.row_task(row) for row in lineage.read_split(self._run_dir, split)]
+        tasks = [splits.row_task(row) for row in lineage.read_drawn(self._run_dir, split)]
         settings = EvaluationSettings(
             env.make(),
             max_turns=env.max_turns,

@@ -65,10 +65,10 @@ class MazeExperiment(BasePPOExp):
                 params.additional_kwargs = {"allowed_token_ids": allowed}
 
     def get_train_dataset(self) -> TaskDataset:
-        return TaskDataset(lineage.read_split(self.run_dir, "train"), self.recipe)
+        return TaskDataset(lineage.read_drawn(self.run_dir, "train"), self.recipe)
 
     def get_eval_dataset(self) -> TaskDataset:
-        return TaskDataset(lineage.read_split(self.run_dir, "dev"), self.recipe)
+        return TaskDataset(lineage.read_drawn(self.run_dir, "dev"), self.recipe)
 
     def get_tracker(self) -> JsonlTracker:
         return JsonlTracker(self.run_dir, self.recipe, self.events)
