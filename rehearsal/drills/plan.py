@@ -11,6 +11,10 @@ from training.recipe import Recipe
 
 PER_RUN = 8
 
+_SAVED = ("checkpoint", "sync", BOUNDARY)
+"""Struck there, a step may be saved and is not made again: only the next one shows that the run recovered,
+so nothing else may strike that one."""
+
 
 @dataclass(frozen=True)
 class Strike:
@@ -82,12 +86,17 @@ def _fit(
     chosen: list[Strike] = []
     left: list[tuple[str, str]] = []
     for name, phase in pairs:
-        steps = sorted(free & set(_steps(recipe, name, phase)))
+        taken = {strike.step for strike in chosen}
+        steps = sorted(
+            step
+            for step in free & set(_steps(recipe, name, phase))
+            if phase not in _SAVED or step + 1 not in taken
+        )
         if len(chosen) == PER_RUN or not steps:
             left.append((name, phase))
             continue
         step = rng.choice(steps)
-        free.discard(step)
+        free -= {step, step + 1} if phase in _SAVED else {step}
         chosen.append(Strike(name, phase, step, round(rng.random(), 3)))
     return chosen, left
 

@@ -32,6 +32,10 @@ def test_thirty_faults_are_of_every_kind_and_strike_where_they_can(seed):
         assert steps == sorted(set(steps)), (
             "each attempt gets a step further, so none looks like a crash loop"
         )
+        late = {s.step for s in run if s.phase in ("checkpoint", "sync", BOUNDARY)}
+        assert not {step + 1 for step in late} & set(steps), (
+            "the first step after a recovery has to end, or nothing shows that there was one"
+        )
     assert all(strike.step % 3 == 0 for strike in strikes if strike.phase == BOUNDARY)
     assert all(strike.step % 4 == 0 for strike in strikes if strike.phase == "evaluation")
     damaging = [strike for strike in strikes if FAULTS[strike.fault].may_lose]
