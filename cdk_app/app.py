@@ -25,9 +25,6 @@ from stacks.storage import StorageStack
 from stacks.studio import StudioStack
 from training.errors import SkypodError
 
-NO_ACCOUNT = "123456789012"
-"""Stands in for the account when templates are made without credentials."""
-
 
 @dataclass(frozen=True)
 class Stacks:
@@ -129,13 +126,9 @@ def main() -> None:
     except SkypodError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    account = environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT") or NO_ACCOUNT
+    account = environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT") or names.NO_ACCOUNT
     build(app, environment, account)
     # The CDK's own switch. Its validator's engine takes seconds to load, and only here is it loaded.
     if os.environ.get("CDK_VALIDATION") != "false":
         cdk.Validations.of(app).add_plugins(guard.validator())
     app.synth()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,14 @@
 """`skypod deploy-plan`: how long a first deploy takes, and how much of it is the order of the stacks."""
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import click
 
-from cdk_app import durations, settings
-from stacks.environment import Environment
+from cdk_app import durations, settings, templates
 
 GOAL = 1.1
 """How much longer than the longest unavoidable chain a deploy may be."""
@@ -120,25 +117,6 @@ def plan(name: str, templates: dict[str, dict[str, Any]], after: dict[str, set[s
     )
 
 
-def synthesize(environment: Environment) -> tuple[dict[str, dict[str, Any]], dict[str, set[str]]]:
-    """Templates and order of the stacks, by their short names, from an assembly made for this."""
-    from aws_cdk import App
-
-    from cdk_app import app as cdk_application
-
-    with tempfile.TemporaryDirectory() as out:
-        app = App(outdir=out, builtin_cloud_formation_validation=False)
-        stacks = cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
-        app.synth()
-        made = {part: getattr(stacks, part) for part in environment.parts}
-        part_of = {stack.stack_name: part for part, stack in made.items()}
-        templates = {
-            part: json.loads((Path(out) / stack.template_file).read_text()) for part, stack in made.items()
-        }
-        after = {part: {part_of[other.stack_name] for other in s.dependencies} for part, s in made.items()}
-    return templates, after
-
-
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -179,7 +157,7 @@ def deploy_plan(ctx: click.Context, environment: str, as_json: bool) -> None:
       skypod deploy-plan --environment production --json
     """
     chosen = settings.load(environment)
-    made = plan(chosen.name, *synthesize(chosen))
+    made = plan(chosen.name, *templates.of(chosen))
     if as_json:
         click.echo(json.dumps({**asdict(made), "ratio": round(made.ratio, 3), "goal": GOAL}))
     else:

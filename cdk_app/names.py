@@ -3,7 +3,10 @@
 from stacks.environment import Environment
 from stacks.names import PARTS, Names
 
-__all__ = ["PARTS", "Names", "of"]
+__all__ = ["NO_ACCOUNT", "PARTS", "Names", "of"]
+
+NO_ACCOUNT = "123456789012"
+"""Stands in for the account when templates are made without credentials."""
 
 
 def of(environment: Environment, account: str) -> Names:

@@ -8,7 +8,7 @@ import pytest
 from aws_cdk import App, Validations
 
 from cdk_app import app as cdk_application
-from cdk_app import settings
+from cdk_app import names, settings
 from stacks.acknowledgements import ACKNOWLEDGED
 from stacks.environment import Environment
 from tests.synth.conftest import ROOT, everything_on
@@ -27,7 +27,7 @@ def findings(tmp_path_factory) -> dict[str, list[tuple[str, str, str]]]:
 def _findings(environment: Environment, out: Path) -> list[tuple[str, str, str]]:
     context = json.loads((ROOT / "cdk.json").read_text())["context"]
     app = App(context=context, builtin_cloud_formation_validation=False, outdir=str(out))
-    cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
+    cdk_application.build(app, environment, names.NO_ACCOUNT)
     Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
     with pytest.raises(RuntimeError, match="ValidationFailed"):  # acknowledged findings are findings too
         app.synth()

@@ -10,7 +10,7 @@ import aws_cdk as cdk
 import pytest
 
 from cdk_app import app as cdk_application
-from cdk_app import guard, settings
+from cdk_app import guard, names, settings
 from stacks.environment import Environment
 from tests.synth.conftest import ROOT, everything_on
 
@@ -141,7 +141,7 @@ def new_app(out: Path) -> cdk.App:
 def test_every_template_keeps_the_rules(environment: Environment, tmp_path: Path):
     """Those of paper and dev are synthesized with the rules by test_command_line."""
     app = new_app(tmp_path)
-    cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
+    cdk_application.build(app, environment, names.NO_ACCOUNT)
     assert findings(app, tmp_path) == set()
 
 

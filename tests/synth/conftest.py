@@ -1,6 +1,5 @@
 """All templates of the environments, made once per test run."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,7 @@ import pytest
 # Node 20 still runs the CDK; its notice would hide a failing test's output.
 os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
 
-from aws_cdk import App
-from aws_cdk.assertions import Template
-
-from cdk_app import app as cdk_application
-from cdk_app import settings
+from cdk_app import names, settings, templates
 from stacks.environment import Environment
 from stacks.names import Names
 
@@ -47,21 +42,9 @@ class Synthesized:
 
 
 def synthesize(environment: Environment) -> Synthesized:
-    context = json.loads((ROOT / "cdk.json").read_text())["context"]
     # The validator takes ten seconds; test_command_line runs it once, with findings fatal.
-    app = App(context=context, builtin_cloud_formation_validation=False)
-    stacks = cdk_application.build(app, environment, cdk_application.NO_ACCOUNT)
-    by_part = {part: getattr(stacks, part) for part in environment.parts}
-    part_of = {stack.stack_name: part for part, stack in by_part.items()}
-    return Synthesized(
-        environment=environment,
-        names=stacks.network.names,
-        templates={part: Template.from_stack(stack).to_json() for part, stack in by_part.items()},
-        after={
-            part: {part_of[other.stack_name] for other in stack.dependencies}
-            for part, stack in by_part.items()
-        },
-    )
+    named = names.of(environment, names.NO_ACCOUNT)
+    return Synthesized(environment, named, *templates.of(environment))
 
 
 def everything_on() -> Environment:

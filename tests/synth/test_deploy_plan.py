@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cdk_app import deploy_plan, durations
+from cdk_app import deploy_plan, durations, templates
 
 TEMPLATES = {
     "net": {
@@ -56,7 +56,7 @@ def test_the_control_plane_waits_for_the_network_only_and_the_order_costs_little
 
 
 def test_the_command_says_how_far_it_is_from_the_goal(paper, monkeypatch):
-    monkeypatch.setattr(deploy_plan, "synthesize", lambda _: (paper.templates, paper.after))
+    monkeypatch.setattr(templates, "of", lambda _: templates.Assembly(paper.templates, paper.after))
     told = CliRunner().invoke(deploy_plan.deploy_plan, ["--json"])
     answer = json.loads(told.output)
     assert told.exit_code == int(answer["ratio"] > answer["goal"])

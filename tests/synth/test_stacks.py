@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 
 import yaml
 
-from cdk_app import app as cdk_application
+from cdk_app.names import NO_ACCOUNT
 from stacks.names import PARTS, Names
 from stacks.outputs import Outputs, output_key
 from tests.synth.conftest import Synthesized
@@ -180,7 +180,7 @@ def test_every_resource_that_takes_tags_has_ours(paper: Synthesized):
 
 
 def test_the_longest_environment_name_still_makes_valid_names():
-    names = Names(environment="x" * 16, account=cdk_application.NO_ACCOUNT, region="ap-southeast-2")
+    names = Names(environment="x" * 16, account=NO_ACCOUNT, region="ap-southeast-2")
     assert len(names.artifacts_bucket) <= 63
     assert len(names.lifecycle_bucket) <= 63
     assert names.lifecycle_bucket.startswith("sagemaker-")
