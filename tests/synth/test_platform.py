@@ -163,8 +163,12 @@ def test_the_load_balancer_controller_changes_only_what_it_made(everything: Synt
         assert statement["Resource"] != "*" or all("Describe" in action for action in actions), actions
 
 
-def test_a_build_is_tagged_by_all_of_its_sources(paper: Synthesized):
-    for image, parts in (("train", 2), ("serve", 1)):
+def test_a_build_has_what_its_image_copies_and_is_tagged_by_all_of_its_sources(
+    paper: Synthesized,
+):
+    for image, packages in (("train", ["training"]), ("serve", ["training", "serving"])):
+        dockerfile = (ROOT / "docker" / image / "Dockerfile").read_text()
+        assert re.findall(r"^COPY --from=(\w+) \. /opt/skypod/src/\1$", dockerfile, re.M) == packages
         (project,) = [
             r["Properties"]
             for _, i, r in paper.resources("AWS::CodeBuild::Project")
@@ -173,8 +177,9 @@ def test_a_build_is_tagged_by_all_of_its_sources(paper: Synthesized):
         variables = {v["Name"]: v["Value"] for v in project["Environment"]["EnvironmentVariables"]}
         tag = paper.templates["images"]["Outputs"][f"{image.capitalize()}ImageTag"]["Value"]
         assert variables["IMAGE_TAG"] == tag
-        assert re.fullmatch("-".join(["[0-9a-f]{16}"] * parts), tag)
-        assert len(project.get("SecondarySources", [])) == parts - 1
+        assert re.fullmatch("-".join(["[0-9a-f]{16}"] * (1 + len(packages))), tag)
+        assert variables["PACKAGES"].split() == packages
+        assert [source["SourceIdentifier"] for source in project["SecondarySources"]] == packages
 
 
 STATELESS = ("AWS::Budgets", "AWS::CloudWatch", "AWS::CodeBuild", "AWS::EC2", "AWS::EKS", "AWS::Events")
