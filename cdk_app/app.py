@@ -16,6 +16,7 @@ from stacks.governance import GovernanceStack
 from stacks.guardrails import GuardrailsStack
 from stacks.hyperpod import HyperPodStack
 from stacks.images import ImagesStack
+from stacks.inference import InferenceStack
 from stacks.lustre import LustreStack
 from stacks.network import NetworkStack
 from stacks.observability import ObservabilityStack
@@ -45,6 +46,7 @@ class Stacks:
     studio: StudioStack | None
     collector: CollectorStack
     serving: ServingStack
+    inference: InferenceStack | None
 
 
 def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
@@ -96,6 +98,10 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
         observability=observability,
     )
     serving = ServingStack(*common, eks_stack=eks, storage=storage, operators=operators)
+    inference = None
+    if environment.serving.endpoint:
+        inference = InferenceStack(*common, settings=environment.serving.endpoint, storage=storage)
+        inference.add_stack_dependency(guardrails)
     for key, value in named.tags.items():
         cdk.Tags.of(app).add(key, value)
     return Stacks(
@@ -114,6 +120,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
         studio=studio,
         collector=collector,
         serving=serving,
+        inference=inference,
     )
 
 

@@ -23,6 +23,8 @@ DURATIONS = {
     # Published together as 15 to 25 minutes. Nodes come after the cluster calls itself created.
     "AWS::SageMaker::Cluster": Duration(2, f"{_WORKSHOP}: HyperPod 15 to 25, the middle"),
     "Custom::NodesJoined": Duration(18, f"{_WORKSHOP}: HyperPod 15 to 25, the middle"),
+    "AWS::SageMaker::Endpoint": Duration(5, _ESTIMATE),
+    "AWS::SageMaker::InferenceComponent": Duration(10, "estimate for the base; adapters take less"),
     "AWS::FSx::DataRepositoryAssociation": Duration(5, _ESTIMATE),
     "AWS::Grafana::Workspace": Duration(3, _ESTIMATE),
     "AWS::SageMaker::Domain": Duration(3, _ESTIMATE),

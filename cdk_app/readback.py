@@ -13,9 +13,11 @@ from botocore.exceptions import ClientError
 
 from cdk_app import names
 from cdk_app.outputs import Outputs
+from cdk_app.paging import pages
 from stacks import dashboards, scripts
 from stacks.environment import Environment
 from stacks.handlers.grafana_client import connect, leftover_accounts
+from stacks.names import BASE
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,33 @@ def _guardrails(subject: _Subject) -> Iterator[Check]:
     yield Check("monthly budget, USD", f"{asked:g}", f"{float(budget['BudgetLimit']['Amount']):g}")
 
 
+def _inference(subject: _Subject) -> Iterator[Check]:
+    client, endpoint = subject.client("sagemaker"), subject.outputs.inference_endpoint_name
+    settings, named = subject.environment.serving.endpoint, subject.names
+    described = client.describe_endpoint(EndpointName=endpoint)
+    yield Check("inference endpoint", "InService", described["EndpointStatus"])
+    config = client.describe_endpoint_config(EndpointConfigName=described["EndpointConfigName"])
+    yield Check(
+        "inference instances", settings.instance_type, config["ProductionVariants"][0]["InstanceType"]
+    )
+    isolated = str(config.get("EnableNetworkIsolation", False))
+    yield Check("inference containers cut off from networks", "True", isolated)
+    base = client.describe_inference_component(InferenceComponentName=named.inference_component(BASE))
+    yield Check("base inference component", "InService", base["InferenceComponentStatus"])
+    model = client.describe_model(ModelName=base["Specification"]["ModelName"])["PrimaryContainer"]
+    yield Check("inference image", settings.image, model["Image"])
+    components = pages(
+        client, "list_inference_components", "InferenceComponents", EndpointNameEquals=endpoint
+    )
+    for name in sorted(component["InferenceComponentName"] for component in components):
+        adapter = name.removeprefix(named.inference_component(""))
+        if adapter != BASE:
+            found = client.describe_inference_component(InferenceComponentName=name)
+            yield Check(f"adapter {adapter}", "InService", found["InferenceComponentStatus"])
+            url = found["Specification"]["Container"]["ArtifactUrl"]
+            yield Check(f"weights of {adapter}", f"{subject.outputs.adapters_uri}/{adapter}.tar.gz", url)
+
+
 _READERS: dict[str, Callable[[_Subject], Iterator[Check]]] = {
     "network": _network,
     "guardrails": _guardrails,
@@ -344,6 +373,7 @@ _READERS: dict[str, Callable[[_Subject], Iterator[Check]]] = {
     "collector": _collector,
     "governance": _governance,
     "studio": _studio,
+    "inference": _inference,
 }
 
 

@@ -157,7 +157,15 @@ def _functions(search: _Search) -> Iterator[Residue]:
             yield Residue("Lambda function", function["FunctionName"])
 
 
-_LOG_FOLDERS = ("/aws/lambda/", "/aws/codebuild/", "/aws/eks/", "/aws/sagemaker/Clusters/", "/")
+_LOG_FOLDERS = (
+    "/aws/lambda/",
+    "/aws/codebuild/",
+    "/aws/eks/",
+    "/aws/sagemaker/Clusters/",
+    "/aws/sagemaker/Endpoints/",
+    "/aws/sagemaker/InferenceComponents/",
+    "/",
+)
 
 
 def _logs(search: _Search) -> Iterator[Residue]:
@@ -192,6 +200,29 @@ def _serving(search: _Search) -> Iterator[Residue]:
     for group in search.pages("sagemaker", "list_model_package_groups", "ModelPackageGroupSummaryList"):
         if search.ours(group["ModelPackageGroupName"]):
             yield Residue("model package group", group["ModelPackageGroupName"])
+
+
+def _inference(search: _Search) -> Iterator[Residue]:
+    """Models and configurations bear CloudFormation's names, so all are found by their tags."""
+    client = search.client("sagemaker")
+    for kind, operation, key, thing in (
+        ("inference component", "list_inference_components", "InferenceComponents", "InferenceComponent"),
+        ("endpoint", "list_endpoints", "Endpoints", "Endpoint"),
+        ("endpoint configuration", "list_endpoint_configs", "EndpointConfigs", "EndpointConfig"),
+        ("model", "list_models", "Models", "Model"),
+    ):
+        for item in search.pages("sagemaker", operation, key):
+            if search.tagged(client.list_tags(ResourceArn=item[f"{thing}Arn"])["Tags"]):
+                yield Residue(kind, item[f"{thing}Name"], item.get(f"{thing}Status", ""))
+    targets = search.pages(
+        "application-autoscaling",
+        "describe_scalable_targets",
+        "ScalableTargets",
+        ServiceNamespace="sagemaker",
+    )
+    for target in targets:
+        if search.ours(target["ResourceId"].rpartition("/")[2]):
+            yield Residue("scalable target", target["ResourceId"])
 
 
 def _observability(search: _Search) -> Iterator[Residue]:
@@ -270,6 +301,7 @@ _FINDERS: tuple[Callable[[_Search], Iterator[Residue]], ...] = (
     _keys,
     _roles,
     _serving,
+    _inference,
     _observability,
     _governance,
     _studio,
@@ -280,6 +312,7 @@ _FINDERS: tuple[Callable[[_Search], Iterator[Residue]], ...] = (
 
 SWEPT: dict[str, Callable[[_Search], Iterator[Residue]]] = {
     "AWS::APS::Workspace": _observability,
+    "AWS::ApplicationAutoScaling::ScalableTarget": _inference,
     "AWS::Budgets::Budget": _guardrails,
     "AWS::CloudWatch::Alarm": _watches,
     "AWS::CodeBuild::Project": _builds,
@@ -307,6 +340,10 @@ SWEPT: dict[str, Callable[[_Search], Iterator[Residue]]] = {
     "AWS::SageMaker::Cluster": _clusters,
     "AWS::SageMaker::ClusterSchedulerConfig": _governance,
     "AWS::SageMaker::Domain": _studio,
+    "AWS::SageMaker::Endpoint": _inference,
+    "AWS::SageMaker::EndpointConfig": _inference,
+    "AWS::SageMaker::InferenceComponent": _inference,
+    "AWS::SageMaker::Model": _inference,
     "AWS::SageMaker::UserProfile": _studio,
     "Custom::ComputeQuota": _governance,
 }

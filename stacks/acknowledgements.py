@@ -117,6 +117,19 @@ ACKNOWLEDGED = (
         "A base has a group of its own, named after its digest, and a version for each adapter",
         "Resource::arn:aws:sagemaker:*:model-package*/skypod-*-base-[*]*",
     ),
+    Acknowledged(
+        "AwsSolutions-IAM5",
+        "serving/Promote/*",
+        "Components are named after adapters, and a stack's ARN ends with an id that CloudFormation gives",
+        "Resource::arn:aws:*:*skypod-*-inference*[*]",
+    ),
+    Acknowledged("AwsSolutions-IAM5", "inference/Role/*", _PREFIX, "Resource::*/[*]*"),
+    Acknowledged(
+        "AwsSolutions-IAM5",
+        "inference/Role/*",
+        "Components are named after adapters and streams by SageMaker; the endpoint's name is fixed",
+        "Resource::arn:aws:logs:*skypod-*-inference*[*]",
+    ),
     Acknowledged("AwsSolutions-IAM5", "hyperpod/NodeRole/*", _MADE_LATER, "Resource::arn:aws:ec2:*/[*]"),
     Acknowledged(
         "AwsSolutions-IAM5",

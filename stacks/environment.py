@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from stacks.names import PARTS
-from stacks.optional import Domain, Governance, Studio
+from stacks.optional import Domain, Governance, InferenceEndpoint, Studio
 from stacks.ranges import between, block, distinct
 from training.toml_settings import Section
 
@@ -296,7 +296,10 @@ class Guardrails(Section):
 
 
 class Serving(Section):
-    """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes."""
+    """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes.
+
+    `endpoint` is another place to promote to. `max_adapters` is how many either has room for.
+    """
 
     ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.60.0"
     head: PodResources = PodResources(cpus=8, memory_gib=32, shared_memory_gib=8)
@@ -305,6 +308,16 @@ class Serving(Section):
     gpus_per_replica: Annotated[int, between(1, 8)] = 1
     replicas: Annotated[int, between(1, 8)] = 1
     max_adapters: Annotated[int, between(1, 64)] = 4
+    endpoint: InferenceEndpoint | None = None
+
+    @model_validator(mode="after")
+    def _room_for_a_rollout(self) -> Self:
+        if self.endpoint and self.max_adapters < 3:
+            raise ValueError(
+                f"max_adapters = {self.max_adapters}: an endpoint needs room for 3, which are what is live, "
+                "what was before, and the candidate"
+            )
+        return self
 
 
 class Environment(Section):
@@ -341,6 +354,7 @@ class Environment(Section):
                 ("studio", self.studio.enabled),
                 ("governance", self.governance.enabled),
                 ("endpoint", self.domain is not None),
+                ("inference", self.serving.endpoint is not None),
             )
             if not on
         }
@@ -374,6 +388,16 @@ class Environment(Section):
             raise ValueError(
                 f"domain.certificate_arn is in another region than {self.region!r}, where load balancers "
                 "cannot use it; request one there"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _image_in_region(self) -> Self:
+        endpoint = self.serving.endpoint
+        if endpoint and endpoint.repository_arn.split(":")[3] != self.region:
+            raise ValueError(
+                f"serving.endpoint.image is in another region than {self.region!r}, from which SageMaker "
+                "pulls none; name the repository there"
             )
         return self
 

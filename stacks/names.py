@@ -18,6 +18,7 @@ PARTS = (
     "studio",
     "collector",
     "serving",
+    "inference",
 )
 """All stacks there can be, in an order in which each one may be deployed. Some may be off."""
 
@@ -28,6 +29,10 @@ TRAINING_SERVICE_ACCOUNT = "skypod-training"
 SERVING_SERVICE_ACCOUNT = "skypod-serving"
 ADAPTERS_PREFIX = "adapters"
 RUNS_PREFIX = "runs"
+BASE = "base"
+INFERENCE_COMPONENT = "AWS::SageMaker::InferenceComponent"
+ADAPTER_SLOT = "Adapter"
+"""How the parameters of the stack `inference` begin that each name an adapter; a number follows."""
 
 ENVIRONMENT_TAG = "skypod:environment"
 
@@ -88,6 +93,14 @@ class Names:
 
     def role(self, who: str) -> str:
         return f"{self.prefix}-{who}"
+
+    @property
+    def inference_endpoint(self) -> str:
+        return self.stack("inference")
+
+    def inference_component(self, what: str) -> str:
+        """What the endpoint serves under a name of its own: BASE, or an adapter by its name."""
+        return f"{self.inference_endpoint}-{what}"
 
     @property
     def alerts_topic(self) -> str:

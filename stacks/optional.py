@@ -1,8 +1,8 @@
 """Settings of the parts that an environment has only when they are asked for."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stacks.ranges import between
 from training.toml_settings import Section
@@ -61,3 +61,47 @@ class Domain(Section):
         str, Field(pattern=r"^arn:aws:acm:[a-z0-9-]+:\d{12}:certificate/[0-9a-f-]{36}$")
     ]
     scheme: Literal["internal", "internet-facing"] = "internal"
+
+
+class InferenceEndpoint(Section):
+    """A SageMaker endpoint that serves base and adapters without the cluster; off without this section.
+
+    `image` is vLLM's for SageMaker, by digest or tag, and `base_uri` the folder of the base's weights, best
+    in a bucket that outlives the environment. A copy of the base takes all `gpus` of an instance and
+    `memory_gib`, which has to be below the instance's own; more copies are started when those there are work
+    on more than `requests_per_copy` at once. `model_id` is `skypod promote`'s `--model-id`.
+    """
+
+    image: Annotated[
+        str,
+        Field(
+            pattern=r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/[a-z0-9][a-z0-9._/-]*"
+            r"(:[A-Za-z0-9][A-Za-z0-9._-]{0,127}|@sha256:[0-9a-f]{64})$"
+        ),
+    ]
+    base_uri: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)+$")]
+    instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
+    gpus: Annotated[int, between(1, 8)]
+    memory_gib: Annotated[int, between(8, 2_048)]
+    min_copies: Annotated[int, between(1, 16)] = 1
+    max_copies: Annotated[int, between(1, 16)] = 1
+    requests_per_copy: Annotated[int, between(1, 1_000)] = 16
+    model_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "maze"
+    max_lora_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = 64
+    max_model_len_tokens: Annotated[int, between(1_024, 262_144)] = 24_576
+
+    @property
+    def repository_arn(self) -> str:
+        """The repository that the image is pulled from."""
+        registry, _, rest = self.image.partition("/")
+        account, _, _, region, *_ = registry.split(".")
+        name = rest.partition("@")[0].partition(":")[0]
+        return f"arn:aws:ecr:{region}:{account}:repository/{name}"
+
+    @model_validator(mode="after")
+    def _copies_in_order(self) -> Self:
+        if self.max_copies < self.min_copies:
+            raise ValueError(
+                f"max_copies = {self.max_copies} is below min_copies = {self.min_copies}; raise it"
+            )
+        return self

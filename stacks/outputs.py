@@ -53,6 +53,7 @@ class Outputs:
     budget_name: str = _from("guardrails")
     serving_service_account: str = _from("serving")
     adapters_uri: str = _from("serving")
+    inference_endpoint_name: str = _from("inference", "")
 
 
 def output_key(field_name: str) -> str:

@@ -8,7 +8,7 @@ from stacks.base import SkypodStack
 from stacks.cluster_access import pod_identity
 from stacks.eks import EksStack
 from stacks.environment import Environment
-from stacks.names import ADAPTERS_PREFIX, SERVING_SERVICE_ACCOUNT, Names
+from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, SERVING_SERVICE_ACCOUNT, Names
 from stacks.operators import OperatorsStack
 from stacks.storage import StorageStack
 
@@ -59,7 +59,8 @@ class ServingStack(SkypodStack):
             "Promote",
             managed_policy_name=names.role("promote"),
             description="Register, approve and reject adapters, and publish them to the replicas",
-            statements=_may_promote(names, bucket),
+            statements=_may_promote(names, bucket)
+            + (_may_change_adapters(names) if environment.serving.endpoint else []),
         )
         self.emit(
             serving_service_account=SERVING_SERVICE_ACCOUNT,
@@ -84,5 +85,33 @@ def _may_promote(names: Names, bucket: s3.IBucket) -> list[iam.PolicyStatement]:
         iam.PolicyStatement(
             actions=["s3:GetObject", "s3:PutObject"],
             resources=[bucket.arn_for_objects(f"{prefix}/*") for prefix in (ADAPTERS_PREFIX, LINEAGE_PREFIX)],
+        ),
+    ]
+
+
+def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
+    """Name adapters to the stack of the endpoint, and ask them. CloudFormation makes the components, by its
+    own role, so the condition keeps whoever may update the stack from changing anything else by it."""
+    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
+    component = f"{sagemaker}:inference-component/{names.inference_component('*')}"
+    stack = f"arn:aws:cloudformation:{names.region}:{names.account}:stack/{names.stack('inference')}/*"
+    return [
+        iam.PolicyStatement(
+            actions=["cloudformation:UpdateStack"],
+            resources=[stack],
+            conditions={
+                "ForAllValues:StringEquals": {"cloudformation:ResourceTypes": [INFERENCE_COMPONENT]},
+                # For no value at all the line above holds as well.
+                "Null": {"cloudformation:ResourceTypes": "false"},
+            },
+        ),
+        iam.PolicyStatement(
+            actions=["cloudformation:DescribeStacks", "cloudformation:DescribeStackEvents"], resources=[stack]
+        ),
+        iam.PolicyStatement(actions=["sagemaker:ListInferenceComponents"], resources=["*"]),
+        iam.PolicyStatement(actions=["sagemaker:DescribeInferenceComponent"], resources=[component]),
+        iam.PolicyStatement(
+            actions=["sagemaker:InvokeEndpoint"],
+            resources=[f"{sagemaker}:endpoint/{names.inference_endpoint}", component],
         ),
     ]

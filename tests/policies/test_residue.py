@@ -5,6 +5,7 @@ from cdk_app import residue
 # What ends with another thing that the sweep looks for, and cannot exist without it.
 ENDS_WITH = {
     "AWS::APS::RuleGroupsNamespace": "AWS::APS::Workspace",
+    "AWS::ApplicationAutoScaling::ScalingPolicy": "AWS::ApplicationAutoScaling::ScalableTarget",
     "AWS::EC2::Route": "AWS::EC2::RouteTable",
     "AWS::EC2::SecurityGroupEgress": "AWS::EC2::SecurityGroup",
     "AWS::EC2::SecurityGroupIngress": "AWS::EC2::SecurityGroup",

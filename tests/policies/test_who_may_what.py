@@ -14,6 +14,8 @@ from tests.policies.conftest import as_list
 ARTIFACTS, LIFECYCLE = "arn:aws:s3:::artifacts", "arn:aws:s3:::lifecycle"
 CLUSTER = "arn:aws:eks:us-west-2:123456789012:cluster/skypod-everything"
 OTHER = "arn:aws:eks:us-west-2:123456789012:cluster/other"
+STACKS = "arn:aws:cloudformation:us-west-2:123456789012:stack"
+COMPONENTS = "arn:aws:sagemaker:us-west-2:123456789012:inference-component"
 PACKAGE = "arn:aws:sagemaker:us-west-2:123456789012:model-package/skypod-everything-base-0123456789abcdef/1"
 
 # role (stack/start of its logical id), action, resource, may it
@@ -33,6 +35,19 @@ TABLE = (
     ("serving/Promote", "sagemaker:DeleteModelPackage", PACKAGE, False),
     ("serving/Promote", "s3:PutObject", f"{ARTIFACTS}/adapters/run/adapter.safetensors", True),
     ("serving/Promote", "s3:PutObject", f"{ARTIFACTS}/runs/run/run.json", False),
+    ("serving/Promote", "cloudformation:UpdateStack", f"{STACKS}/skypod-everything-inference/1", True),
+    ("serving/Promote", "cloudformation:UpdateStack", f"{STACKS}/skypod-everything-access/1", False),
+    ("serving/Promote", "sagemaker:InvokeEndpoint", f"{COMPONENTS}/skypod-everything-inference-base", True),
+    ("serving/Promote", "sagemaker:InvokeEndpoint", f"{COMPONENTS}/skypod-other-inference-base", False),
+    ("serving/Promote", "sagemaker:CreateInferenceComponent", f"{COMPONENTS}/any", False),
+    ("serving/Promote", "iam:PassRole", "arn:aws:iam::123456789012:role/any", False),
+    ("inference/Role", "s3:GetObject", "arn:aws:s3:::models/qwen3-vl-8b/config.json", True),
+    ("inference/Role", "s3:GetObject", "arn:aws:s3:::models/other/config.json", False),
+    ("inference/Role", "s3:GetObject", f"{ARTIFACTS}/adapters/maze-6c576434edc8.tar.gz", True),
+    ("inference/Role", "s3:GetObject", f"{ARTIFACTS}/runs/run/run.json", False),
+    ("inference/Role", "s3:PutObject", f"{ARTIFACTS}/adapters/maze-6c576434edc8.tar.gz", False),
+    ("inference/Role", "ecr:BatchGetImage", "arn:aws:ecr:us-west-2:763104351884:repository/vllm", True),
+    ("inference/Role", "ecr:BatchGetImage", "arn:aws:ecr:us-west-2:763104351884:repository/other", False),
     ("access/Researcher", "sagemaker:UpdateModelPackage", PACKAGE, False),
     ("access/Admin", "sagemaker:UpdateModelPackage", PACKAGE, False),
     ("operators/TrainingRole", "sagemaker:CreateModelPackage", PACKAGE, False),

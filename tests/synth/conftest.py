@@ -1,6 +1,7 @@
 """All templates of the environments, made once per test run."""
 
 import os
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from stacks.environment import Environment
 from stacks.names import Names
 
 ROOT = Path(__file__).parents[2]
+ENDPOINT = """
+[serving.endpoint]
+image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.11.2-gpu-py312"
+base_uri = "s3://models/qwen3-vl-8b"
+instance_type = "ml.g6e.4xlarge"
+gpus = 1
+memory_gib = 64
+max_copies = 2
+"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ def everything_on() -> Environment:
             "guardrails.budget_covers": "environment",
             "guardrails.termination_protection": True,
             "observability.alert_email": "oncall@example.com",
+            **{f"serving.{key}": value for key, value in tomllib.loads(ENDPOINT)["serving"].items()},
             "domain.name": "ray.example.com",
             "domain.hosted_zone_id": "Z0123456789ABCDEFGHIJ",
             "domain.certificate_arn": "arn:aws:acm:us-west-2:123456789012:certificate/"

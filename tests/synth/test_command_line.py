@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cdk_app import settings
-from tests.synth.conftest import ROOT
+from stacks.environment import Environment
+from tests.synth.conftest import ENDPOINT, ROOT
 
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
 # A dependency that the CDK states twice, and an output that repeats an imported name: both harmless.
@@ -49,12 +50,22 @@ def _synth(env: dict[str, str], out: Path, *arguments: str) -> subprocess.Comple
 @pytest.mark.parametrize("name", ["paper", "dev", "production"])
 def test_synth_needs_no_credentials_and_the_templates_pass_both_linters(name, without_credentials, tmp_path):
     """The CDK's own validator is fatal by cdk.json, so a finding of its fails the synth."""
-    done = _synth(without_credentials, tmp_path, "-c", f"environment={name}")
+    _synthesize_and_lint(settings.load(name), name, without_credentials, tmp_path)
+
+
+@pytest.mark.slow
+def test_templates_of_an_endpoint_pass_both_linters_too(without_credentials, tmp_path):
+    path = tmp_path / "dev.toml"
+    path.write_text((settings.FOLDER / "dev.toml").read_text() + ENDPOINT)
+    _synthesize_and_lint(settings.load(path), str(path), without_credentials, tmp_path / "out")
+
+
+def _synthesize_and_lint(environment: Environment, chosen: str, env: dict[str, str], out: Path) -> None:
+    done = _synth(env, out, "-c", f"environment={chosen}")
     assert done.returncode == 0, done.stderr
-    templates = sorted(tmp_path.glob("*.template.json"))
-    assert [path.name.removeprefix(f"skypod-{name}-").split(".")[0] for path in templates] == sorted(
-        settings.load(name).parts
-    )
+    templates = sorted(out.glob("*.template.json"))
+    prefix = f"skypod-{environment.name}-"
+    assert [path.name.removeprefix(prefix).split(".")[0] for path in templates] == sorted(environment.parts)
     linted = subprocess.run(
         [str(Path(sys.executable).parent / "cfn-lint"), "--format", "json", *map(str, templates)],
         capture_output=True,
