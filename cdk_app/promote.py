@@ -29,6 +29,12 @@ _OPTIONS = (
         metavar="URL",
         help="A vLLM that loads adapters while it runs; else the environment's RayService.",
     ),
+    click.option(
+        "--endpoint",
+        is_flag=True,
+        envvar="SKYPOD_ENDPOINT",
+        help="The environment's SageMaker endpoint, instead of its RayService.",
+    ),
     click.option("--server-key", envvar="SKYPOD_SERVER_KEY", help="Its API key."),
     click.option("--service", default="skypod-serve", show_default=True, help="The RayService."),
     click.option("--model-id", default="maze", show_default=True, help="The engine's name for the base."),
@@ -61,6 +67,7 @@ class Where:
     environment: str
     server: str | None
     server_key: str | None
+    endpoint: bool
     service: str
     model_id: str
     gateway: str | None

@@ -12,16 +12,19 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cdk_app import cluster, images, kube, names, outputs, settings
-from serving import manifest
+from serving import archive, manifest
 from serving.registry import Registry
 from serving.rollout import record
 from serving.rollout.candidate import Questions
 from serving.rollout.destination import Destination, RayService, Vllm
 from serving.rollout.rules import Rules
+from serving.rollout.sagemaker import SageMakerEndpoint
 from serving.rollout.site import Site
+from serving.rollout.stack_slots import StackSlots
 from serving.rollout.traffic import GatewayTraffic, Questioning, Traffic
 from stacks.environment import Environment
 from stacks.manifests import rayservice
+from stacks.names import ADAPTER_SLOT, INFERENCE_COMPONENT
 from stacks.outputs import Outputs
 from training import lineage
 from training.errors import ConfigError
@@ -44,14 +47,17 @@ def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: R
         click.echo(text, err=True)
 
     destination: Destination
-    if where.server:
+    image = None
+    if where.endpoint:
+        destination, image = _endpoint(where, environment, session, deployed)
+    elif where.server:
         destination = Vllm(where.server, where.model_id, where.server_key)
     else:
         destination = ray_service(
             session, environment, deployed, recipe, model_id=where.model_id, name=where.service, tell=tell
         )
     traffic = _traffic(where, destination, questions)
-    return of(session, environment, deployed, where.state, destination, traffic, rules, tell)
+    return of(session, environment, deployed, where.state, destination, traffic, rules, tell, image)
 
 
 def of(
@@ -63,14 +69,18 @@ def of(
     traffic: Traffic,
     rules: Rules,
     tell: Callable[[str], None],
+    image: str | None = None,
 ) -> Site:
-    """The site of a destination whose adapters are registered, and kept in S3, by an environment."""
+    """The site of a destination whose adapters are registered, and kept in S3, by an environment.
+
+    `image` serves there; None stands for the environment's own.
+    """
     bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
     registry = Registry(
         session.client("sagemaker"),
         session.client("s3"),
         bucket,
-        f"{deployed.serve_repository_uri}:{deployed.serve_image_tag}",
+        image or f"{deployed.serve_repository_uri}:{deployed.serve_image_tag}",
         names.of(environment, deployed.account).prefix,
     )
     return Site(state, destination, traffic, registry, prefix, rules, tell)
@@ -88,6 +98,44 @@ def _traffic(where: Where, destination: Destination, questions: Questions | None
             raise ConfigError("the gateway's control port asks for a key", "give it: --gateway-key")
         return GatewayTraffic(where.gateway, where.gateway_key)
     return Questioning(destination, questions)
+
+
+def _endpoint(
+    where: Where, environment: Environment, session: boto3.Session, deployed: Outputs
+) -> tuple[SageMakerEndpoint, str]:
+    """The environment's endpoint, and the image that serves there."""
+    wanted = environment.serving.endpoint
+    if wanted is None:
+        raise ConfigError(
+            f"environment {environment.name} has no SageMaker endpoint",
+            "add [serving.endpoint] to its settings and deploy",
+        )
+    if where.server or where.gateway:
+        raise ConfigError(
+            f"--endpoint and {'--server' if where.server else '--gateway'} name different engines",
+            "leave one out; the gateway does not stand before an endpoint",
+        )
+    if where.model_id != wanted.model_id:
+        raise ConfigError(
+            f"--model-id is {where.model_id!r}, and the endpoint's base is {wanted.model_id!r}",
+            "give the name in serving.endpoint.model_id",
+        )
+    bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
+    slots = StackSlots(
+        session.client("cloudformation"),
+        names.of(environment, deployed.account).stack("inference"),
+        ADAPTER_SLOT,
+        INFERENCE_COMPONENT,
+    )
+    s3 = session.client("s3")
+    destination = SageMakerEndpoint(
+        session,
+        deployed.inference_endpoint_name,
+        where.model_id,
+        slots,
+        lambda folder: archive.upload(folder, s3, bucket, prefix),
+    )
+    return destination, wanted.image
 
 
 def ray_service(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import httpx
+
 from serving.endpoint import Endpoint, NoRoom, Retries
 from training.errors import ConfigError
 from training.evaluate import Conversation
@@ -31,7 +33,8 @@ class Completion:
 
 
 class ChatPolicy:
-    """A model behind /v1/chat/completions; the whole episode, pictures included, goes with every turn.
+    """A model behind an `Endpoint`, which says what address and key may be; the whole episode, pictures
+    included, goes with every turn.
 
     `allowed_token_ids` limits what is sampled; without it the vision tokens are banned by name. A sampled
     answer (temperature > 0) is seeded by `seed`, episode and turn, so asking again gives the same answer.
@@ -42,7 +45,7 @@ class ChatPolicy:
         self,
         base_url: str,
         model: str,
-        api_key: str | None = None,
+        api_key: str | httpx.Auth | None = None,
         *,
         max_tokens: int = 4,
         allowed_token_ids: Sequence[int] | None = None,

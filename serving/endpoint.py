@@ -14,6 +14,8 @@ from training.errors import ConfigError, SubstrateError
 # A server that is overloaded, restarting or behind a busy balancer answers these; the same request may
 # succeed a moment later.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+INVOCATIONS = "/invocations"
+_MODEL_ERROR = 424
 _LONGEST_WAIT_S = 8.0
 _LARGEST_ANSWER_BYTES = 8 * 2**20
 
@@ -35,7 +37,8 @@ class Retries:
 
 
 class Endpoint:
-    """One server, `base_url` with or without the trailing /v1. Safe to use from several threads.
+    """One server, `base_url` with or without the trailing /v1; or a SageMaker endpoint by the address of its
+    invocations, with what signs requests as `api_key`. Safe to use from several threads.
 
     A request may take `timeout_s` from its first byte to its last, so that a server which never ends an
     answer is treated like one that gives none.
@@ -44,7 +47,7 @@ class Endpoint:
     def __init__(
         self,
         base_url: str,
-        api_key: str | None = None,
+        api_key: str | httpx.Auth | None = None,
         *,
         timeout_s: float = 60.0,
         connections: int = 16,
@@ -56,11 +59,13 @@ class Endpoint:
                 f"base_url {base_url!r} is not an address", "use for example http://127.0.0.1:8000"
             )
         self.url = base_url.rstrip("/").removesuffix("/v1")
+        self._completions = self.url if self.url.endswith(INVOCATIONS) else f"{self.url}/v1/chat/completions"
         self._retries = retries or Retries()
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers={"Authorization": f"Bearer {api_key}"} if isinstance(api_key, str) else {},
+            auth=api_key if isinstance(api_key, httpx.Auth) else None,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             # A proxy named in the environment cannot reach this machine's own loopback.
@@ -68,7 +73,7 @@ class Endpoint:
         )
 
     def complete(self, body: dict[str, Any], stop: threading.Event | None = None) -> dict[str, Any]:
-        """POST /v1/chat/completions and the answer's JSON; pauses end early when `stop` is set.
+        """A chat completion of the server, as JSON; pauses end early when `stop` is set.
 
         Raises ConfigError if the server refuses the request (NoRoom for its length), SubstrateError if it
         does not answer.
@@ -81,7 +86,7 @@ class Endpoint:
                     break
                 pause_s *= 2
             try:
-                answer = self._post("/v1/chat/completions", body)
+                answer = _of_the_model(self._post(self._completions, body))
             except httpx.TransportError as error:
                 trouble = f"{type(error).__name__}: {error}"
                 continue
@@ -127,10 +132,10 @@ class Endpoint:
         """Close the connections."""
         self._http.close()
 
-    def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    def _post(self, url: str, body: dict[str, Any]) -> httpx.Response:
         """One request, bounded in time and size: httpx itself only bounds the pauses between two pieces."""
         deadline = time.monotonic() + self._timeout_s
-        with self._http.stream("POST", path, json=body) as answer:
+        with self._http.stream("POST", url, json=body) as answer:
             content = bytearray()
             for piece in answer.iter_bytes():
                 content += piece
@@ -156,7 +161,7 @@ class Endpoint:
     def _refusal(self, answer: httpx.Response, body: dict[str, Any]) -> ConfigError:
         remedies = {
             401: "give the endpoint's API key",
-            403: "give an API key that may use this model",
+            403: "give an API key, or use AWS credentials, that may use this model",
             404: f"ask {self.url}/v1/models for the names that it serves",
             413: "shorten the episode (max_turns) or raise the server's request limit",
         }
@@ -166,6 +171,17 @@ class Endpoint:
             f"{self.url} refuses model {model!r}: status {status}, {_message(answer)}",
             remedies.get(status, "the request does not fit the model; see the server's message"),
         )
+
+
+def _of_the_model(answer: httpx.Response) -> httpx.Response:
+    """What the model's own server said, where SageMaker wraps its refusal."""
+    if answer.status_code != _MODEL_ERROR:
+        return answer
+    try:
+        wrapped = answer.json()
+        return httpx.Response(int(wrapped["OriginalStatusCode"]), content=str(wrapped["OriginalMessage"]))
+    except (ValueError, LookupError, TypeError):
+        return answer
 
 
 def _message(answer: httpx.Response) -> str:

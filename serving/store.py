@@ -26,7 +26,7 @@ def upload(directory: Path, s3: Any, bucket: str, prefix: str) -> str:
     # The manifest goes last: a folder that has one is complete.
     for name in (WEIGHTS, CONFIG, MANIFEST):
         key = f"{folder}/{name}"
-        found = _put_once(s3, bucket, key, contents[name])
+        found = put_once(s3, bucket, key, contents[name])
         same = found == contents[name]
         if name == MANIFEST and not same:
             same = manifest.parse(found, f"s3://{bucket}/{key}").digest == adapter.digest
@@ -76,7 +76,7 @@ def names(s3: Any, bucket: str, prefix: str) -> list[str]:
     return sorted(folder for folder, files in found.items() if files >= set(FILES))
 
 
-def _put_once(s3: Any, bucket: str, key: str, content: bytes) -> bytes:
+def put_once(s3: Any, bucket: str, key: str, content: bytes) -> bytes:
     """Write an object unless there is one; what then lies there."""
     try:
         s3.put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")

@@ -10,8 +10,9 @@ from typing import Any
 from ministack.core.responses import AccountRegionScopedDict
 from ministack.services import eks, s3
 
-from rehearsal.aws import cloudformation, governance, models, studio
+from rehearsal.aws import cloudformation, governance, inference, models, studio
 from rehearsal.aws.governance import Governance
+from rehearsal.aws.inference import Inference
 from rehearsal.aws.models import ApiError
 from rehearsal.aws.registry import ModelRegistry
 from rehearsal.aws.service import (
@@ -31,7 +32,7 @@ SETTLE_S = 0.2
 _GROUP_LIFECYCLE = "Instance group {group}: lifecycle script s3://{bucket}/{key} does not exist"
 
 
-class HyperPod(Governance, Studio, ModelRegistry, Service):
+class HyperPod(Governance, Studio, ModelRegistry, Inference, Service):
     """SageMaker: cluster operations here. Clusters settle by the clock; nodes are listed, not started."""
 
     model = signing = "sagemaker"
@@ -40,6 +41,7 @@ class HyperPod(Governance, Studio, ModelRegistry, Service):
         Governance.__init__(self)
         Studio.__init__(self)
         ModelRegistry.__init__(self)
+        Inference.__init__(self)
         self.clusters = AccountRegionScopedDict()
 
     def create_cluster(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +146,10 @@ class HyperPod(Governance, Studio, ModelRegistry, Service):
 
     def list_tags(self, params: dict[str, Any]) -> dict[str, Any]:
         wanted = params["ResourceArn"]
-        for held in (self.clusters, self.schedulers, self.quotas, self.domains, self.profiles):
+        for held in (
+            *(self.clusters, self.schedulers, self.quotas, self.domains, self.profiles),
+            *(self.models, self.endpoint_configs, self.endpoints, self.components),
+        ):
             for owned in held.values():
                 if wanted in (value for key, value in owned.items() if key.endswith("Arn")):
                     return {"Tags": owned.get("Tags", [])}
@@ -233,8 +238,9 @@ def _node_id(seed: str) -> str:
 
 
 def register(hyperpod: HyperPod) -> None:
-    """AWS::SageMaker::Cluster, and the types of task governance and Studio."""
+    """AWS::SageMaker::Cluster, and the types of task governance, Studio and endpoints."""
     governance.register(hyperpod)
+    inference.register(hyperpod)
     studio.register(hyperpod)
 
     def attributes(cluster_arn: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from rehearsal.aws import (
     patience,
     policies,
     prometheus,
+    scaling,
     topics,
 )
 from rehearsal.aws.codebuild import CodeBuild
@@ -51,6 +52,7 @@ def build(options: Options) -> Callable[..., Awaitable[None]]:
         (workspaces, grafana.register),
         (fsx.Fsx(), fsx.register),
         (prometheus.Prometheus(), prometheus.register),
+        (scaling.Scaling(), scaling.register),
     ):
         register(made)
         services.append(made)

@@ -39,7 +39,7 @@ class Questions:
         return ChatPolicy(
             destination.url,
             served_name(destination.model_id, name),
-            destination.api_key,
+            destination.access(name),
             max_tokens=self.max_tokens,
             allowed_token_ids=self.allowed_token_ids,
             **options,

@@ -20,15 +20,17 @@ _ADAPTERS = re.compile(r"^vllm:lora_requests_info\{(.*)\} (\S+)$", re.M)
 
 
 class Destination(Protocol):
-    """`url` is the engine's base URL, `api_key` what it asks for, `model_id` its name for the base; adapters
-    are named as in adapter.json.
+    """`url` is the engine's address, as `serving.endpoint` takes it, `model_id` its name for the base;
+    adapters are named as in adapter.json.
 
     SubstrateError where the engine does not answer.
     """
 
     url: str
-    api_key: str | None
     model_id: str
+
+    def access(self, name: str | None) -> str | httpx.Auth | None:
+        """An API key, or what signs requests to an adapter, or to the base (None)."""
 
     def load(self, folder: Path) -> None:
         """Have the packaged adapter of a folder served under its name; again is no harm. DataError when the
@@ -52,13 +54,16 @@ class Vllm:
 
     def __init__(self, url: str, model_id: str, api_key: str | None = None):
         self._endpoint = Endpoint(url, api_key, timeout_s=_LOAD_S)
-        self.url, self.model_id, self.api_key = self._endpoint.url, model_id, api_key
+        self.url, self.model_id, self._api_key = self._endpoint.url, model_id, api_key
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(_LOAD_S, connect=5.0),
             trust_env=False,
         )
+
+    def access(self, name: str | None) -> str | None:
+        return self._api_key
 
     def load(self, folder: Path) -> None:
         name = served_name(self.model_id, folder.name)
@@ -123,12 +128,13 @@ class RayService:
     in S3, waits until it serves, and returns its URL. Unloading is the replicas' own business.
     """
 
-    api_key = None
-
     def __init__(self, model_id: str, url: str, serve: Callable[[Path], str], timeout_s: float = 240.0):
         self.model_id, self.url = model_id, url
         self._serve = serve
         self._timeout_s = timeout_s
+
+    def access(self, name: str | None) -> None:
+        return None
 
     def load(self, folder: Path) -> None:
         if folder.name not in self.loaded():

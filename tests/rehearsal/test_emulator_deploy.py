@@ -71,6 +71,14 @@ name = "ray.example.com"
 hosted_zone_id = "Z0123456789ABCDEFGHIJ"
 certificate_arn = "arn:aws:acm:us-west-2:000000000000:certificate/01234567-89ab-cdef-0123-456789abcdef"
 
+[serving.endpoint]
+image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.11.2-gpu-py312"
+base_uri = "s3://models/qwen3-vl-8b"
+instance_type = "ml.g6e.4xlarge"
+gpus = 1
+memory_gib = 64
+max_copies = 2
+
 [studio]
 enabled = true
 

@@ -30,12 +30,13 @@ def oracle(mazes: Sequence[Maze]) -> Script:
 class ScriptedServer:
     """Serves `models` (name to script), conversations with up to `longest` characters of answers, and says of
     longer ones what vLLM says. `fault(count)` may return per request a status, "hang up", "silence"
-    (no answer at all), "trickle" (one that never ends), "flood" (a far too long one), or None."""
+    (no answer at all), "trickle" (one that never ends), "flood" (a far too long one), a status with an
+    answer, or None. `received` is all that came in: path, headers and body of each request."""
 
     def __init__(
         self,
         models: dict[str, Script],
-        fault: Callable[[int], int | str | None] = lambda count: None,
+        fault: Callable[[int], int | str | tuple[int, dict[str, Any]] | None] = lambda count: None,
         longest: int = 10_000,
     ):
         self.models = models
@@ -43,6 +44,7 @@ class ScriptedServer:
         self.fault = fault
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
         self.logprob = lambda model, place: -0.25
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -57,8 +59,10 @@ class ScriptedServer:
                 self.reply(200, {"data": [{"id": name} for name in outer.models]})
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                body = json.loads(content)
                 with outer._lock:
+                    outer.received.append((self.path, dict(self.headers), content))
                     outer.requests.append(body)
                     outer.keys.append(self.headers.get("Authorization"))
                     fault = outer.fault(len(outer.requests))
@@ -68,6 +72,8 @@ class ScriptedServer:
                     outer._stopping.wait()
                 elif fault in ("trickle", "flood"):
                     self.endless(b" " * (1 if fault == "trickle" else 2**20))
+                elif isinstance(fault, tuple):
+                    self.reply(*fault)
                 elif fault is not None:
                     self.reply(int(fault), {"error": {"message": f"scripted {fault}"}})
                 elif body["model"] not in outer.models:
