@@ -188,6 +188,6 @@ def _message(answer: httpx.Response) -> str:
     try:
         error = answer.json()
         error = error.get("error", error)
-        return str(error.get("message", error))[:300]
+        return str(error.get("message", error.get("Message", error)))[:300]
     except (ValueError, AttributeError):
         return answer.text[:300]

@@ -30,7 +30,8 @@ class StackSlots:
 
         DataError when that fails and the stack is as before, ConfigError when no parameter is empty.
         """
-        held = self._held(self._settled())
+        stack = self._settled()
+        held = self._held(stack)
         if name in held.values():
             return
         empty = next((parameter for parameter, value in held.items() if not value), None)
@@ -39,13 +40,14 @@ class StackSlots:
                 f"{self._stack} has no room for {name}: {', '.join(held.values()) or 'no parameter'}",
                 "raise serving.max_adapters and deploy, or empty a parameter by a deploy",
             )
-        self._change(empty, name)
+        self._change(stack, empty, name)
 
     def clear(self, name: str) -> None:
         """Have the stack remove an adapter, and wait for it; nothing to do where no parameter names it."""
-        for parameter, value in self._held(self._settled()).items():
+        stack = self._settled()
+        for parameter, value in self._held(stack).items():
             if value == name:
-                self._change(parameter, "")
+                self._change(stack, parameter, "")
 
     def _held(self, stack: Mapping[str, Any]) -> dict[str, str]:
         """What each slot names."""
@@ -54,8 +56,8 @@ class StackSlots:
             key: found[key] for key in sorted(found, key=lambda k: (len(k), k)) if key.startswith(self._slot)
         }
 
-    def _change(self, parameter: str, value: str) -> None:
-        others = [one["ParameterKey"] for one in self._settled().get("Parameters", ())]
+    def _change(self, stack: Mapping[str, Any], parameter: str, value: str) -> None:
+        others = [one["ParameterKey"] for one in stack["Parameters"]]
         self._call(
             "update_stack",
             UsePreviousTemplate=True,

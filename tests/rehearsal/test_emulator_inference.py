@@ -177,7 +177,7 @@ def test_a_parameter_that_names_another_adapter_is_refused_by_the_emulator(sessi
     destination.load(first)
     archive.upload(second, session.client("s3"), "artifacts", "adapters")
     with pytest.raises(DataError, match="cannot be renamed"):
-        destination._slots._change("Adapter1", second.name)
+        destination._slots._change(destination._slots._settled(), "Adapter1", second.name)
     assert destination.loaded() == {first.name}
 
 

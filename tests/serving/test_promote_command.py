@@ -11,17 +11,19 @@ import pytest
 from click.testing import CliRunner
 from moto import mock_aws
 
-from cdk_app import promotable
+from cdk_app import promotable, settings
 from cdk_app.export import export
 from cdk_app.promote import adapters, promote, rollback
 from serving import aliases, tensors
 from serving.adapter import Limits
+from serving.rollout.sagemaker import SageMakerEndpoint
 from tests.serving import judged_run
 from tests.serving.artifacts import CONFIG, language_weights, write_export
 from tests.serving.rollout.engine import Engine
 from tests.serving.scripted_server import oracle
+from tests.synth.conftest import ENDPOINT
 from training import lineage
-from training.errors import ConfigError, DataError
+from training.errors import ConfigError, DataError, SubstrateError
 from training.files import write_json
 
 pytestmark = pytest.mark.slow
@@ -53,6 +55,7 @@ def place(made, tmp_path, monkeypatch) -> Path:
         serve_repository_uri="123456789012.dkr.ecr.us-west-2.amazonaws.com/serve",
         serve_image_tag="1",
         account="123456789012",
+        inference_endpoint_name="skypod-dev-inference",
     )
     monkeypatch.setattr("cdk_app.outputs.read", lambda session, environment: deployed)
     shutil.copytree(made, tmp_path / "place")
@@ -171,3 +174,47 @@ def test_a_run_is_exported_with_the_tasks_that_its_trainer_played(place, tmp_pat
     vocabulary = json.loads(config.read_text())["text_config"]["vocab_size"]
     assert how["generate"]["suppress_tokens"] == [t for t in range(vocabulary) if t not in (1, 2)]
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
+
+
+@pytest.fixture
+def with_endpoint(place) -> str:
+    """Settings that have an endpoint."""
+    path = place / "dev.toml"
+    path.write_text((settings.FOLDER / "dev.toml").read_text() + ENDPOINT)
+    return str(path)
+
+
+def test_a_run_is_promoted_to_the_environments_endpoint(place, with_endpoint, monkeypatch):
+    loaded = []
+
+    def load(destination: SageMakerEndpoint, folder: Path) -> None:
+        loaded.append((destination.url, destination._upload(folder)))
+        raise SubstrateError("far enough")
+
+    monkeypatch.setattr(SageMakerEndpoint, "loaded", lambda destination: set())
+    monkeypatch.setattr(SageMakerEndpoint, "load", load)
+    with pytest.raises(SubstrateError, match="far enough"):
+        call(promote, place, str(place / "runs" / "good"), "--environment", with_endpoint, "--endpoint")
+    name = lineage.read(place / "runs" / "good")["serving"]["name"]
+    runtime = "https://runtime.sagemaker.us-west-2.amazonaws.com"
+    address = f"s3://artifacts/adapters/{name}.tar.gz"
+    assert loaded == [(f"{runtime}/endpoints/skypod-dev-inference/invocations", address)]
+    registry = boto3.client("sagemaker", region_name="us-west-2")
+    (version,) = registry.list_model_packages(ModelPackageType="Versioned")["ModelPackageSummaryList"]
+    entered = registry.describe_model_package(ModelPackageName=version["ModelPackageArn"])
+    image = settings.load(with_endpoint).serving.endpoint.image
+    assert entered["InferenceSpecification"]["Containers"][0]["Image"] == image
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--environment", "dev"], "environment dev has no SageMaker endpoint"),
+        (["--server", "http://127.0.0.1:1"], "--endpoint and --server name different engines"),
+        (["--gateway", "http://127.0.0.1:1"], "--endpoint and --gateway name different engines"),
+        (["--model-id", "other"], "--model-id is 'other', and the endpoint's base is 'maze'"),
+    ],
+)
+def test_an_endpoint_that_is_not_there_or_not_meant_is_told(place, with_endpoint, given, said):
+    with pytest.raises(ConfigError, match=said):
+        call(rollback, place, "--endpoint", "--environment", with_endpoint, *given)
