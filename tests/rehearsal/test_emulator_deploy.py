@@ -17,6 +17,7 @@ from rehearsal.aws.codebuild import NOT_EXECUTED
 from rehearsal.aws.process import EmulatedAws
 from stacks.environment import Environment
 from tests.rehearsal.kube_api import KubeApi
+from tests.synth.conftest import ENDPOINT
 from training.errors import SubstrateError
 
 pytestmark = pytest.mark.emulator
@@ -71,14 +72,6 @@ name = "ray.example.com"
 hosted_zone_id = "Z0123456789ABCDEFGHIJ"
 certificate_arn = "arn:aws:acm:us-west-2:000000000000:certificate/01234567-89ab-cdef-0123-456789abcdef"
 
-[serving.endpoint]
-image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.11.2-gpu-py312"
-base_uri = "s3://models/qwen3-vl-8b"
-instance_type = "ml.g6e.4xlarge"
-gpus = 1
-memory_gib = 64
-max_copies = 2
-
 [studio]
 enabled = true
 
@@ -106,7 +99,7 @@ def _write(path: Path, *replacements: tuple[str, str]) -> Path:
     for old, new in (NAMESPACE, *ON, *replacements):
         assert old in text
         text = text.replace(old, new)
-    path.write_text(text + OPTIONAL)
+    path.write_text(text + OPTIONAL + ENDPOINT)
     return path
 
 
@@ -124,6 +117,9 @@ def deployed(aws: EmulatedAws, kube: KubeApi, tmp_path_factory: pytest.TempPathF
     made = Deployment(aws, kube, folder, settings.load(_write(folder / "first.toml")))
     # Nothing here runs the add-on's pods.
     kube.objects[KUEUE] = {"status": {"conditions": [{"type": "Available", "status": "True"}]}}
+    s3 = aws.session().client("s3")
+    s3.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    s3.put_object(Bucket="models", Key="qwen3-vl-8b/config.json", Body=b"{}")
     deploy.bootstrap(aws.env, made.events.append)
     assert _by_status([]) | made.deploy(made.assembly("first")) == {
         "done": set(made.stacks),
@@ -173,6 +169,22 @@ def test_image_builds_are_checked_and_push_nothing(deployed: Deployment, image: 
     assert session.client("ecr").list_images(repositoryName=repository)["imageIds"] == []
     with pytest.raises(SubstrateError, match=f"the {image} image of the deployed sources was not built"):
         images.require(session, found, image)
+
+
+def test_an_adapter_comes_by_a_parameter_and_stays_over_deploys(deployed: Deployment, original: list[str]):
+    named = names.of(deployed.environment, deployed.aws.account)
+    stack, adapter = named.stack("inference"), "maze-6c576434edc8"
+    session = deployed.aws.session()
+    session.client("s3").put_object(
+        Bucket=named.artifacts_bucket, Key=f"adapters/{adapter}.tar.gz", Body=b"weights"
+    )
+    given = [*original, "--parameters", f"{stack}:Adapter1={adapter}"]
+    assert deployed.deploy(given)["done"] == {stack}
+    for again in (given, original):
+        assert deployed.deploy(again)["unchanged"] == set(deployed.stacks)
+    listed = session.client("sagemaker").list_inference_components()["InferenceComponents"]
+    assert {one["InferenceComponentName"] for one in listed} == {f"{stack}-base", f"{stack}-{adapter}"}
+    assert deployed.checks() == []
 
 
 BUDGET = ("monthly_budget_usd = 5000", "monthly_budget_usd = 6000")
@@ -225,6 +237,11 @@ def test_destroy_leaves_nothing(deployed: Deployment, original: list[str]):
         "Grafana workspace",
         "Studio domain",
         "Studio user profile",
+        "inference component",
+        "endpoint",
+        "endpoint configuration",
+        "model",
+        "scalable target",
         "compute quota",
         "scheduler configuration",
         "alarm",
