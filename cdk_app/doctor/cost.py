@@ -70,11 +70,19 @@ def expected(environment: Environment) -> Cost:
             continue
         nodes_hour += price.usd * group.count
         estimated += [group.instance_type] if price.estimate else []
+    endpoint_hour = 0.0
+    if endpoint := environment.serving.endpoint:
+        price = NODE_HOUR.get(endpoint.instance_type)
+        if price is None:
+            without_price.append(endpoint.instance_type)
+        else:
+            endpoint_hour = price.usd * endpoint.min_copies
+            estimated.append("the endpoint")
     lustre = LUSTRE_GB_MONTH[environment.storage.lustre_throughput_mib_s_per_tib]
     estimated += ["Lustre"] if lustre.estimate else []
     month = lustre.usd * environment.storage.lustre_capacity_gib + KEY_MONTH
     month += GRAFANA_EDITOR_MONTH if environment.observability.grafana else 0
-    rest_hour = EKS_HOUR + NAT_HOUR + month / HOURS_A_MONTH
+    rest_hour = EKS_HOUR + NAT_HOUR + endpoint_hour + month / HOURS_A_MONTH
     return Cost(nodes_hour, rest_hour, tuple(estimated), tuple(dict.fromkeys(without_price)))
 
 

@@ -1,7 +1,7 @@
 """Service quotas against what the settings need, beside what others in the account already use.
 
-Most quotas "for cluster usage" are 0 in a new account. Quotas are found by code where one is known, else by
-name; the codes of g7e and r5d are published nowhere that we know of.
+Most quotas "for cluster usage" and "for endpoint usage" are 0 in a new account. Quotas are found by code where
+one is known, else by name; the codes of g7e and r5d are published nowhere that we know of.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -50,9 +50,15 @@ def needs(environment: Environment) -> list[Need]:
         nodes[group.instance_type] = nodes.get(group.instance_type, 0) + group.count
     volume_gib = max(group.extra_volume_gib for group in groups(environment).values())
     lustre_gib = environment.storage.lustre_capacity_gib
+    endpoint = environment.serving.endpoint
     clusters = "instances allowed {} SageMaker HyperPod cluster"
     return [
         *(Need("sagemaker", f"{t} for cluster usage", "", count) for t, count in nodes.items() if count),
+        *(
+            [Need("sagemaker", f"{endpoint.instance_type} for endpoint usage", "", endpoint.max_copies)]
+            if endpoint
+            else []
+        ),
         Need("sagemaker", f"Maximum number {clusters.format('per')}", "L-2CE978FC", sum(nodes.values())),
         Need("sagemaker", f"Total number of {clusters.format('across')}s", "L-3308CCC7", sum(nodes.values())),
         Need(

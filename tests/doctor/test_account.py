@@ -1,5 +1,7 @@
 """The checks that ask an account, against moto and against refusals."""
 
+import tomllib
+
 import pytest
 
 from cdk_app import names, settings
@@ -7,6 +9,7 @@ from cdk_app.doctor import account, kubernetes, quotas, signin, zones
 from cdk_app.doctor.finding import Status, Unknown
 from cdk_app.residue import ENVIRONMENT_TAG
 from tests.doctor.accounts import ACCOUNT, DENIED, EVERY_QUOTA, MANAGEMENT, Account, good, refused
+from tests.synth.conftest import ENDPOINT
 
 pytestmark = pytest.mark.usefixtures("moto")
 OK, WARNING, FAILED, UNKNOWN = Status
@@ -100,6 +103,15 @@ def test_a_quota_of_zero_is_told_the_request(environment):
         "aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code L-00000001 "
         "--desired-value 3 --region us-west-2"
     )
+
+
+def test_an_endpoint_wants_room_for_all_its_copies():
+    with_endpoint = settings.load("paper", tomllib.loads(ENDPOINT))
+    name = "ml.g6e.4xlarge for endpoint usage"
+    for value, status in ((1, FAILED), (2, OK)):
+        asked = Account()
+        asked.quotas(EVERY_QUOTA | {"sagemaker": EVERY_QUOTA["sagemaker"] | {"L-00000003": (name, value)}})
+        assert quota_check(asked, with_endpoint)[name].status is status
 
 
 def test_quotas_that_nothing_is_applied_to_are_read_from_the_defaults(environment):

@@ -1,5 +1,6 @@
 """The checks that need no account: versions, tools, pods, cost, exposure."""
 
+import tomllib
 from dataclasses import replace
 from datetime import date
 
@@ -10,6 +11,7 @@ from cdk_app import settings
 from cdk_app.doctor import cost, exposure, fit, images, kubernetes, tools, versions
 from cdk_app.doctor.finding import Finding, Status, Unknown, exit_code
 from cdk_app.doctor.instances import INSTANCES, allocatable, groups
+from tests.synth.conftest import ENDPOINT
 
 OK, WARNING, FAILED, UNKNOWN = Status
 
@@ -174,6 +176,17 @@ def test_cost_is_nodes_and_what_stays_without_them(environment):
     assert found.rest_hour == pytest.approx(0.10 + 0.045 + (1200 * 0.21 + 1 + 9) / 730)
     assert "ml.r5d.16xlarge" in found.estimated
     assert [f.status for f in cost.check(environment)] == [OK, OK]
+
+
+def test_an_endpoint_costs_its_fewest_instances_with_nodes_or_without(environment):
+    endpoint = tomllib.loads(ENDPOINT)["serving"]["endpoint"]
+    served = {"instance_type": "ml.g7e.2xlarge", "min_copies": 2, "max_copies": 3}
+    found = cost.expected(settings.load("paper", {"serving.endpoint": endpoint | served}))
+    without = cost.expected(environment)
+    assert found.rest_hour == pytest.approx(without.rest_hour + 2 * 4.2039)
+    assert found.nodes_hour == without.nodes_hour
+    strange = settings.load("paper", {"serving.endpoint": endpoint})
+    assert cost.expected(strange).without_price == (endpoint["instance_type"],)
 
 
 def test_a_budget_that_a_day_uses_up_is_warned_about():

@@ -18,7 +18,7 @@ from stacks.names import Names
 ROOT = Path(__file__).parents[2]
 ENDPOINT = """
 [serving.endpoint]
-image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.11.2-gpu-py312"
+image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.11.2-sagemaker-v1.2"
 base_uri = "s3://models/qwen3-vl-8b"
 instance_type = "ml.g6e.4xlarge"
 gpus = 1

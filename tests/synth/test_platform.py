@@ -183,7 +183,15 @@ def test_a_build_has_what_its_image_copies_and_is_tagged_by_all_of_its_sources(
 
 
 STATELESS = ("AWS::Budgets", "AWS::CloudWatch", "AWS::CodeBuild", "AWS::EC2", "AWS::EKS", "AWS::Events")
-STATELESS += ("AWS::IAM", "AWS::Lambda", "AWS::S3::BucketPolicy", "AWS::SNS", "AWS::SageMaker", "Custom::")
+STATELESS += (
+    "AWS::ApplicationAutoScaling",
+    "AWS::IAM",
+    "AWS::Lambda",
+    "AWS::S3::BucketPolicy",
+    "AWS::SNS",
+    "AWS::SageMaker",
+    "Custom::",
+)
 """Types that hold nothing beyond their templates: disks of nodes are scratch, and Studio has no homes."""
 
 
