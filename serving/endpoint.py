@@ -62,10 +62,11 @@ class Endpoint:
         self._completions = self.url if self.url.endswith(INVOCATIONS) else f"{self.url}/v1/chat/completions"
         self._retries = retries or Retries()
         self._timeout_s = timeout_s
+        signs = isinstance(api_key, httpx.Auth)
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {api_key}"} if isinstance(api_key, str) else {},
-            auth=api_key if isinstance(api_key, httpx.Auth) else None,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key and not signs else {},
+            auth=api_key if signs else None,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             # A proxy named in the environment cannot reach this machine's own loopback.

@@ -1,7 +1,7 @@
 """Service quotas against what the settings need, beside what others in the account already use.
 
-Most quotas "for cluster usage" and "for endpoint usage" are 0 in a new account. Quotas are found by code where
-one is known, else by name; the codes of g7e and r5d are published nowhere that we know of.
+Most quotas "for cluster usage" and "for endpoint usage" are 0 in a new account. Quotas are found by code
+where one is known, else by name; the codes of g7e and r5d are published nowhere that we know of.
 """
 
 from collections.abc import Callable, Iterable, Mapping

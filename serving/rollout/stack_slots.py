@@ -78,7 +78,7 @@ class StackSlots:
         raise SubstrateError(problem, remedy)
 
     def _settled(self) -> Mapping[str, Any]:
-        """The stack, once nothing changes it any more; an update that ended badly leaves it usable or not."""
+        """The stack, once nothing changes it any more."""
         deadline, pause = monotonic() + _UPDATED_S, threading.Event()
         while True:
             stack = self._call("describe_stacks")["Stacks"][0]
