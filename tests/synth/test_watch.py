@@ -8,6 +8,7 @@ from tests.synth.conftest import ROOT, Synthesized
 
 # Types that CloudFormation cannot tag, or that have no cost of their own and no tags in CDK.
 UNTAGGED = {
+    "AWS::ApplicationAutoScaling::ScalingPolicy",
     "AWS::CDK::Metadata",
     "AWS::EC2::Route",
     "AWS::EC2::SecurityGroupEgress",
