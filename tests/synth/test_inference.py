@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdk_app import app as cdk_application
-from cdk_app import settings
+from cdk_app import names, settings
 from stacks.names import INFERENCE_COMPONENT, Names
 from tests.synth.conftest import Synthesized
 from training.errors import ConfigError
@@ -98,7 +97,7 @@ def test_no_component_gets_a_name_that_sagemaker_refuses(template):
     head = len("skypod-everything-inference-")
     longest = next(n for n in range(64, 12, -1) if re.fullmatch(pattern, "x" * (n - 13) + NAME[-13:]))
     assert head + longest == 63
-    named = Names(environment="x" * 16, account=cdk_application.NO_ACCOUNT, region="us-west-2")
+    named = Names(environment="x" * 16, account=names.NO_ACCOUNT, region="us-west-2")
     assert len(named.inference_component(NAME)) <= 63
 
 
