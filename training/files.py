@@ -4,6 +4,7 @@ naming them by content."""
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,11 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_whole(path: Path, largest: int = LARGEST) -> bytes:
-    """The bytes of a file; DataError, before any is read, when it is too large to be one of ours."""
-    if (size := path.stat().st_size) > largest:
+    """The bytes of a file; DataError, before any is read, when it is too large to be one of ours, or a pipe,
+    which may never end."""
+    if not stat.S_ISREG((found := path.stat()).st_mode):
+        raise DataError(f"{path} is no file of its own", "no run wrote it; move it away")
+    if (size := found.st_size) > largest:
         raise DataError(f"{path} has {size:,} bytes, more than {largest:,}", "no run wrote it; move it away")
     return path.read_bytes()
 

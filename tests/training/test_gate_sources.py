@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -32,6 +33,15 @@ def test_what_is_read_lies_in_the_run(run, tmp_path, part):
     (run / part).unlink()
     os.mkfifo(run / part)
     with pytest.raises((DataError, ConfigError)):
+        judge([run])
+
+
+def test_no_decision_is_looked_for_in_a_pipe(run, monkeypatch):
+    """Nobody writes into it: whoever reads it waits for ever."""
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read"))
+    with pytest.raises(DataError, match=r"may still stand: .*run\.json is no file of its own"):
         judge([run])
 
 
