@@ -77,6 +77,21 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def lines_of(path: Path, digest: str) -> int | None:
+    """How many bytes the lines have with which a file starts and whose SHA-256 this is; None when it starts
+    otherwise, or is not there."""
+    total, size = hashlib.sha256(), 0
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        for line in file:
+            total.update(line)
+            size += len(line)
+            if total.hexdigest() == digest:
+                return size
+    return None
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, hexadecimal."""
     with path.open("rb") as file:

@@ -54,9 +54,8 @@ def perform(
             return entry
         seal.require_allowed(run_dir, what.sealed_as, what.split, what.label, what.again)
         policy = make_policy()
-        reached = path.read_bytes().count(b"\n") if path.is_file() else 0
-        seal.check(run_dir, what.sealed_as, what.split, what.label, what.again, reached)
-        records = play(policy, what.tasks, what.settings, _noted(run_dir, what, reached, on_progress), path)
+        seal.check(run_dir, what.sealed_as, what.split, what.label, what.again, path)
+        records = play(policy, what.tasks, what.settings, _noted(run_dir, what, path, on_progress), path)
         summary = summarize(records).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})
@@ -65,15 +64,16 @@ def perform(
 
 
 def _noted(
-    run_dir: Path, what: Play, reached: int, on_progress: Callable[[Progress], None] | None
+    run_dir: Path, what: Play, path: Path, on_progress: Callable[[Progress], None] | None
 ) -> Callable[[Progress], None]:
     """Progress is noted by the seal as well, as often as records are written."""
+    reached = 0
 
     def note(progress: Progress) -> None:
         nonlocal reached
         if progress.finished > reached:
             reached = progress.finished
-            seal.note_progress(run_dir, what.split, what.label, reached)
+            seal.note_progress(run_dir, what.split, what.label, path)
         if on_progress:
             on_progress(progress)
 

@@ -1,13 +1,12 @@
 """Whether a file of records is the play that the manifest has on record."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from training import seal
 from training.errors import DataError
-from training.files import file_digest
+from training.files import file_digest, lines_of
 
 
 def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
@@ -39,12 +38,4 @@ def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
 
 def begins_with(path: Path, digest: str) -> bool:
     """Whether a file starts with the records of this digest: further samples of a play are appended."""
-    if not path.is_file():
-        return False
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        for line in file:
-            total.update(line)
-            if total.hexdigest() == digest:
-                return True
-    return False
+    return lines_of(path, digest) is not None

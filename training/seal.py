@@ -11,16 +11,16 @@ from typing import Any
 
 from training import lineage
 from training.errors import ConfigError, DataError
-from training.files import file_digest
+from training.files import file_digest, lines_of, read_whole, write_atomic
 
 SEALED = ("test", "test-512", "ood")
 PLAYS, STARTED = "test_plays", "test_started"
 """Sections of the manifest: finished plays {candidate, split, label, records (SHA-256 of the file), played,
 again}, and all that were begun {candidate, split, label, started, again}; `again` is a reason or null.
 
-What was begun also holds `reached`, the number of records that its file has had, and where it was gone on
-with, or began with records, `continued` [{at, records, reached}]: records that were found then, and that had
-been noted."""
+What was begun also holds `reached` and `noted`, number and digest of the records that its file has had, and
+where it was gone on with, or began with records, `continued` [{at, records, reached}]: records that were as
+noted then, and that had been noted."""
 
 
 BASELINE, FINAL = "baseline", "final"
@@ -51,13 +51,19 @@ def is_reason(text: Any) -> bool:
 
 
 def check(
-    run_dir: Path, candidate: str, split: str, label: str, again: str | None = None, records: int = 0
+    run_dir: Path,
+    candidate: str,
+    split: str,
+    label: str,
+    again: str | None = None,
+    records: Path | None = None,
 ) -> None:
     """Allow a play under `label` and note that it begins; call it before anything is asked.
 
-    An unfinished play may be continued under its label, which is noted with the number of `records` that its
-    file holds: whoever deletes what was lost and plays it again has looked twice. A base's play that
-    begins with records, which are another run's, notes them too; no other begins with any: DataError. Raises
+    An unfinished play may be continued under its label with what was noted of its `records`; what the file
+    holds beside that is cut off, and where what was noted was changed all is: whoever deletes or exchanges
+    what was lost and plays it again has looked twice. A base's play of which nothing was noted takes what it
+    finds, which may be another run's, and notes how many; no other begins with any: DataError. Raises
     ConfigError when the label has a finished play, or the candidate a finished or begun one elsewhere and
     `again` gives no reason. Other splits than the sealed ones may be played freely.
     """
@@ -67,28 +73,55 @@ def check(
         entry = _allowed(manifest, candidate, split, label, again)
         manifest.setdefault(PLAYS, [])
         started = manifest.setdefault(STARTED, [])
-        begins = entry not in started
-        if begins and records and label not in OF_THE_BASE:
+        begins, noted = entry not in started, entry.get("noted", "")
+        takes_over = label in OF_THE_BASE and not noted
+        if not begins and not takes_over:
+            _keep_noted(records, noted)
+        found = _state(records)
+        held = found["reached"]
+        if begins and held and not takes_over:
             raise DataError(
-                f"{label} holds {records} records of {split} already, and never began as a play of it",
+                f"{label} holds {held} records of {split} already, and never began as a play of it",
                 "move its file away; only the plays of a base are taken over from another run",
             )
         if begins:
             started.append(entry)
-        if records or not begins:
-            found = {"at": lineage.now(), "records": records, "reached": entry.get("reached", 0)}
-            entry.setdefault("continued", []).append(found)
-        entry["reached"] = records
+        if held or not begins:
+            one = {"at": lineage.now(), "records": held, "reached": entry.get("reached", 0)}
+            entry.setdefault("continued", []).append(one)
+        entry |= found
 
 
-def note_progress(run_dir: Path, split: str, label: str, records: int) -> None:
-    """Note how many records the file of a play that was begun has."""
+def note_progress(run_dir: Path, split: str, label: str, records: Path) -> None:
+    """Note the records that the file of a play that was begun has; DataError where those noted before were
+    changed meanwhile."""
     if split not in SEALED:
         return
     with lineage.changing(run_dir) as manifest:
         for entry in manifest[STARTED]:
             if entry["label"] == label:
-                entry["reached"] = records
+                if (noted := entry.get("noted")) and lines_of(records, noted) is None:
+                    raise DataError(
+                        f"the records of {label} were changed while it was played",
+                        "leave its file alone, and start the play again",
+                    )
+                entry |= _state(records)
+
+
+def _state(records: Path | None) -> dict[str, Any]:
+    """Number and digest of what a file of records holds; no digest where it holds none."""
+    count = records.read_bytes().count(b"\n") if records is not None and records.is_file() else 0
+    return {"reached": count, "noted": file_digest(records) if records is not None and count else ""}
+
+
+def _keep_noted(records: Path | None, noted: str) -> None:
+    """Cut off what was not noted, or everything where what was noted is not there any more; what a link leads
+    to stays as it is."""
+    if records is None or not records.is_file():
+        return
+    content, kept = read_whole(records), lines_of(records, noted) or 0
+    if kept < len(content):
+        write_atomic(records, content[:kept])
 
 
 def continued(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import pytest
 from tests.training import gate_run
 from tests.training.gate_run import edit, one_in, refused
 from tests.training.test_plays import Player, perform
-from training import lineage
+from training import lineage, seal
 from training.errors import DataError
 from training.gate.judge import judge
 
@@ -51,21 +51,24 @@ def end(run):
     return judge([run])
 
 
-@pytest.mark.parametrize("deleted", ["file", "a line"])
-def test_a_play_whose_records_were_deleted_and_played_anew_is_a_further_look(unplayed, deleted):
+@pytest.mark.parametrize("changed", ["file", "a line", "an outcome"])
+def test_a_play_whose_records_were_changed_is_played_anew_and_a_further_look(unplayed, changed):
     path = kill(unplayed, "final", 8)
     held = path.read_bytes().splitlines(keepends=True)
-    if deleted == "file":
+    if changed == "file":
         path.unlink()
-    else:
+    elif changed == "a line":
         path.write_bytes(b"".join(held[1:]))
+    else:
+        other = held[0].replace(b"('stop', 'stop')", b"('move', 0)", 1)
+        assert other != held[0]
+        path.write_bytes(b"".join([other, *held[1:]]))
     decision, written = end(unplayed)
     assert decision.looks == {"one": 2}
     (one,) = written["evidence"]["one"]["continued"]
-    left = 0 if deleted == "file" else len(held) - 1
-    assert (one["label"], one["records"], one["reached"], one["lost"]) == ("final", left, len(held), True)
+    assert (one["label"], one["records"], one["reached"], one["lost"]) == ("final", 0, len(held), True)
     page = (unplayed / "gate.html").read_text()
-    assert f"{left} records were found of {len(held)} that had been there: it counts" in page
+    assert f"0 records were found of {len(held)} that had been there: it counts" in page
     assert any("final, begun anew" in test.what for test in decision.tests)
 
 
@@ -92,6 +95,66 @@ def test_no_play_of_a_candidate_begins_with_records(unplayed):
     with pytest.raises(DataError, match="final holds 1 records of test already, and never began"):
         end(unplayed)
     assert "final" not in [play["label"] for play in lineage.read(unplayed)["test_started"]]
+
+
+def test_a_play_that_was_begun_takes_no_records_that_were_not_noted(unplayed):
+    """They may be those won in a play whose beginning was taken out, or of an editor."""
+    path = kill(unplayed, "final", 8)
+    won = path.read_bytes()
+    path.unlink()
+    edit(unplayed / "run.json", lambda manifest: manifest["test_started"].pop())
+    kill(unplayed, "final", 1)
+    path.write_bytes(won)
+    assert kill(unplayed, "final", 0).read_bytes() == b""
+    held = kill(unplayed, "final", 8).read_bytes()
+    elsewhere = unplayed.parent / "elsewhere"
+    elsewhere.write_bytes(held + won)
+    path.unlink()
+    path.symlink_to(elsewhere)
+    assert kill(unplayed, "final", 0).read_bytes() == held
+    assert elsewhere.read_bytes() == held + won
+
+
+def test_records_are_not_changed_while_they_are_played(unplayed):
+    """What is noted next would hold the change, and a continuation would take it."""
+    path, turns = unplayed / "evaluations" / "final.jsonl", iter(range(8))
+
+    def before():
+        if next(turns, None) is None:
+            path.write_bytes(path.read_bytes().replace(b"('stop', 'stop')", b"('move', 0)", 1))
+
+    policy = gate_run.candidate(lineage.read(unplayed)["adapter"])
+    with pytest.raises(DataError, match="records of final were changed while it was played"):
+        perform(unplayed, "final", policy, lambda: Player(unplayed, "test", before))
+    assert end(unplayed)[0].looks == {"one": 2}
+
+
+def test_a_play_of_the_base_that_goes_on_takes_what_was_noted(run):
+    base = "base:" + lineage.read(run)["base"]["digest"][:16]
+    edit(run / "run.json", lambda manifest: manifest["test_plays"].clear())
+    path = run / "evaluations" / "baseline-ood.jsonl"
+    found = path.read_bytes()
+    seal.check(run, base, "ood", "baseline-ood", None, path)
+    assert path.read_bytes() == found
+    path.write_bytes(found * 2)
+    seal.check(run, base, "ood", "baseline-ood", None, path)
+    assert path.read_bytes() == found
+
+
+def test_records_that_arrive_while_the_seal_waits_for_the_manifest_are_none_of_a_play(unplayed, monkeypatch):
+    path = kill(unplayed, "final", 8)
+    won = path.read_bytes()
+    path.unlink()
+    edit(unplayed / "run.json", lambda manifest: manifest["test_started"].pop())
+    changing = lineage.changing
+
+    def late(run):
+        path.write_bytes(won)
+        return changing(run)
+
+    monkeypatch.setattr(lineage, "changing", late)
+    with pytest.raises(DataError, match="records of test already, and never began"):
+        end(unplayed)
 
 
 def test_records_with_which_a_play_of_the_base_began_are_shown(run):

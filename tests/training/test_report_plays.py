@@ -53,12 +53,15 @@ def test_a_reason_shows_what_it_holds(run):
 
 def test_a_play_that_was_begun_is_listed(run):
     seal.check(run, own(run), "test", "again1", "we hoped for better")
-    seal.check(run, own(run), "test", "again1", "we hoped for better", 5)
+    records = run / "evaluations" / "again1.jsonl"
+    records.write_text("\n" * 5)
+    seal.note_progress(run, "test", "again1", records)
+    seal.check(run, own(run), "test", "again1", "we hoped for better", records)
     (begun,) = [play for play in learning.plays(read(run)) if not play["played"]]
     assert (begun["label"], begun["repeat"]) == ("again1", True)
     text = report.write(run).read_text()
     assert "<strong>repeat</strong>: we hoped for better; continued" in text
-    assert "with 5 records, 0 had been there" in text
+    assert "with 5 records, 5 had been there" in text
     assert ", no end</td>" in text
 
 
