@@ -17,7 +17,7 @@ from training import reward as rewards
 from training.conversation import Conversation, Policy, Turn
 from training.environments import Environment, EpisodeResult, Game, Task, named
 from training.errors import ConfigError, DataError, SkypodError, SubstrateError
-from training.files import parse_json, read_whole
+from training.files import append_durably, parse_json, read_whole
 from training.protocol import strip_end
 from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
@@ -243,17 +243,17 @@ def play(
                 f"the policy gave {len(answers)} answers to {len(live)} conversations, or not all are texts",
                 "a policy must answer each conversation once, in order; an empty answer is an empty text",
             )
+        ended = []
         for (conversation, game), answer in zip(live, answers, strict=True):
             if game.act(answer).done:
-                record = _record(conversation.key, game, settings)
-                found[conversation.key] = record
-                if records_path:
-                    with records_path.open("a", encoding="utf-8") as file:
-                        file.write(record.to_line())
+                found[conversation.key] = _record(conversation.key, game, settings)
+                ended.append(found[conversation.key])
             else:
                 conversation.turns.append(Turn(conversation.image, strip_end(answer), conversation.text))
                 shown = game.observation()
                 conversation.image, conversation.text = shown.image, shown.text
+        if records_path and ended:
+            append_durably(records_path, "".join(record.to_line() for record in ended))
         answered += len(live)
         live = [(conversation, game) for conversation, game in live if not game.done]
         if on_progress:

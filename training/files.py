@@ -31,6 +31,14 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         raise
 
 
+def append_durably(path: Path, text: str) -> None:
+    """Append, and return once it would survive the loss of the node."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 

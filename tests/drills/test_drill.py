@@ -39,7 +39,7 @@ STRIKES = [
     Strike("supervisor", "rollout", 1, 0.5),
     Strike("driver", BOUNDARY, 2, 0.0),
     Strike("rank", "update", 3, 0.5),
-    Strike("raylet", "checkpoint", 4, 0.0),
+    Strike("raylet", "evaluation", 4, 0.5),
 ]
 
 

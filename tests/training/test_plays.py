@@ -1,5 +1,6 @@
 """Plays under a label: by one process at a time, and on record only when a player is there to be asked."""
 
+import os
 import shutil
 import threading
 
@@ -135,3 +136,24 @@ def test_an_entry_that_was_damaged_is_told_clearly(run, name):
         manifest["evaluations"]["one-dev"].pop(name)
     with pytest.raises(DataError, match=f"one-dev is on record without {name}"):
         perform(run, "one-dev", candidate({"digest": "1" * 16}), split="dev")
+
+
+def test_records_are_on_disk_before_the_seal_notes_them(run, monkeypatch):
+    """A node that is lost between the two must not look like one from which lost episodes were taken."""
+    path, on_disk, noted = plays.records_path(run, "one-test"), [0], []
+    sync, note = os.fsync, seal.note_progress
+
+    def synced(handle):
+        sync(handle)
+        if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+            on_disk.append(path.stat().st_size)
+
+    def noting(*args):
+        noted.append((path.stat().st_size, on_disk[-1]))
+        note(*args)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(seal, "note_progress", noting)
+    perform(run, "one-test", "adapter:one")
+    assert len(noted) > 1
+    assert all(size == safe > 0 for size, safe in noted)
