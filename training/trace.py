@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.files import write_atomic
+from training.files import append_durably, write_atomic
 
 FILE = "trace.jsonl"
 Row = dict[str, Any]
@@ -42,8 +42,7 @@ def read(path: Path) -> list[Row]:
 
 
 def append(path: Path, row: Row) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    append_durably(path, json.dumps(row) + "\n")
 
 
 def rewind(path: Path, step: int, last: Row | None) -> None:
