@@ -198,6 +198,30 @@ def adapters(ctx: click.Context, state: Path, as_json: bool) -> None:
 
 
 @adapters.command()
+@click.option("--environment", default=settings.DEFAULT, show_default=True)
+@click.confirmation_option(prompt="Remove every adapter of the environment from the model registry?")
+def forget(environment: str) -> None:
+    """Remove an environment's adapters from the model registry, which no stack does.
+
+    Works after `cdk destroy`, too. Adapters and run manifests in S3 are the bucket's business.
+
+    \b
+    Example:
+      skypod adapters forget --environment dev
+    """
+    import boto3
+
+    from cdk_app import names
+    from serving import registry
+
+    chosen = settings.load(environment)
+    session = boto3.Session(region_name=chosen.region)
+    account = chosen.account or session.client("sts").get_caller_identity()["Account"]
+    groups = registry.forget(session.client("sagemaker"), names.of(chosen, account).prefix)
+    click.echo(f"removed {', '.join(groups)}" if groups else "nothing was registered")
+
+
+@adapters.command()
 @click.option("--every", default=300.0, show_default=True, help="Seconds between two probes.")
 @click.option("--once", is_flag=True, help="Probe once.")
 @_where

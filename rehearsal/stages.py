@@ -10,7 +10,18 @@ from typing import Any
 
 import boto3
 
-from cdk_app import cluster, cluster_command, images, kube, outputs, promotable, readback, residue, site
+from cdk_app import (
+    cluster,
+    cluster_command,
+    images,
+    kube,
+    names,
+    outputs,
+    promotable,
+    readback,
+    residue,
+    site,
+)
 from cdk_app.readback import Check
 from cdk_app.settings import Environment
 from rehearsal import cost, deploy, laptop_image
@@ -18,6 +29,7 @@ from rehearsal.progress import Stage
 from rehearsal.substrate import DRIVER, Folders, Substrate
 from rehearsal.warm import WarmStart
 from serving import aliases as files
+from serving import registry
 from serving.adapter import Limits
 from serving.aliases import served_name
 from serving.rollout.candidate import Candidate
@@ -338,14 +350,16 @@ def serve_down(r: Rehearsal, stage: Stage) -> None:
 
 
 def tear_down(r: Rehearsal, stage: Stage) -> None:
-    """Destroy every stack and look for anything that is left."""
+    """Destroy every stack, forget what was registered, and look for anything that is left."""
     env, app_args = r.substrate.aws.env, deploy.assembly_args(r.assembly)
     deploy.destroy(env, app_args, _show_cdk(stage), r.substrate.require_alive)
+    prefix = names.of(r.environment, r.deployed.account).prefix
+    registry.forget(r.session.client("sagemaker"), prefix)
     left = residue.sweep(r.session, r.environment)
     if left:
-        names = "; ".join(f"{item.kind} {item.identifier}" for item in left)
+        told = "; ".join(f"{item.kind} {item.identifier}" for item in left)
         raise SubstrateError(
-            f"{len(left)} resources are left after destroy: {names}",
+            f"{len(left)} resources are left after destroy: {told}",
             "delete them, or run `cdk destroy` again",
         )
     stage.note = "nothing is left"

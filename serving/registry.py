@@ -73,11 +73,11 @@ class Registry:
         }
         metadata = {key: value for key, value in metadata.items() if value}
         status, group = APPROVED if passed else REJECTED, self.group(adapter.base_digest)
-        self._call(self.s3, "put_object", Bucket=self.bucket, Key=kept, Body=run_manifest)
+        _call(self.s3, "put_object", Bucket=self.bucket, Key=kept, Body=run_manifest)
         self._make_group(group, adapter.base_digest)
         found = next((one for one in self.versions(adapter.base_digest) if one.adapter == adapter.name), None)
         if found is None:
-            self._call(
+            _call(
                 self.sagemaker,
                 "create_model_package",
                 ModelPackageGroupName=group,
@@ -127,21 +127,15 @@ class Registry:
 
     def _arns(self, group: str) -> Iterator[str]:
         options = {"ModelPackageGroupName": group, "SortBy": "CreationTime", "SortOrder": "Ascending"}
-        while True:
-            try:
-                page = self._call(self.sagemaker, "list_model_packages", **options)
-            except SubstrateError as error:
-                if "does not exist" in error.problem:
-                    return
-                raise
-            for entry in page["ModelPackageSummaryList"]:
+        try:
+            for entry in _pages(self.sagemaker, "list_model_packages", "ModelPackageSummaryList", **options):
                 yield entry["ModelPackageArn"]
-            if not page.get("NextToken"):
-                return
-            options["NextToken"] = page["NextToken"]
+        except SubstrateError as error:
+            if "does not exist" not in error.problem:
+                raise
 
     def _describe(self, arn: str) -> Version:
-        found = self._call(self.sagemaker, "describe_model_package", ModelPackageName=arn)
+        found = _call(self.sagemaker, "describe_model_package", ModelPackageName=arn)
         metadata = found.get("CustomerMetadataProperties") or {}
         alias = metadata.get("alias", "none")
         return Version(
@@ -153,7 +147,7 @@ class Registry:
         )
 
     def _update(self, version: Version, status: str, metadata: Mapping[str, str]) -> None:
-        self._call(
+        _call(
             self.sagemaker,
             "update_model_package",
             ModelPackageArn=version.arn,
@@ -163,7 +157,7 @@ class Registry:
 
     def _make_group(self, group: str, base_digest: str) -> None:
         try:
-            self._call(
+            _call(
                 self.sagemaker,
                 "create_model_package_group",
                 ModelPackageGroupName=group,
@@ -177,11 +171,39 @@ class Registry:
         folder = {"S3Uri": f"{uri}/", "S3DataType": "S3Prefix", "CompressionType": "None"}
         return {"Image": self.image, "ModelDataSource": {"S3DataSource": folder}}
 
-    def _call(self, client: Any, operation: str, **options: Any) -> dict[str, Any]:
-        try:
-            return getattr(client, operation)(**options)
-        except (ClientError, BotoCoreError) as error:
-            raise SubstrateError(
-                f"{operation}: {error}",
-                "check the region and your rights; who may approve is in docs/how-to/promote.md",
-            ) from error
+
+def forget(sagemaker: Any, prefix: str) -> list[str]:
+    """Remove every adapter and group that registries of a prefix made; the groups' names. S3 stays as it is.
+
+    May be called again after an interruption. SubstrateError where AWS does not answer or refuses.
+    """
+    groups = [
+        group["ModelPackageGroupName"]
+        for group in _pages(sagemaker, "list_model_package_groups", "ModelPackageGroupSummaryList")
+        if group["ModelPackageGroupName"].startswith(f"{prefix}-base-")
+    ]
+    for group in groups:
+        options = {"ModelPackageGroupName": group}
+        for entry in list(_pages(sagemaker, "list_model_packages", "ModelPackageSummaryList", **options)):
+            _call(sagemaker, "delete_model_package", ModelPackageName=entry["ModelPackageArn"])
+        _call(sagemaker, "delete_model_package_group", **options)
+    return groups
+
+
+def _pages(client: Any, operation: str, key: str, **options: Any) -> Iterator[dict[str, Any]]:
+    while True:
+        page = _call(client, operation, **options)
+        yield from page[key]
+        if not page.get("NextToken"):
+            return
+        options["NextToken"] = page["NextToken"]
+
+
+def _call(client: Any, operation: str, **options: Any) -> dict[str, Any]:
+    try:
+        return getattr(client, operation)(**options)
+    except (ClientError, BotoCoreError) as error:
+        raise SubstrateError(
+            f"{operation}: {error}",
+            "check the region and your rights; who may approve is in docs/how-to/promote.md",
+        ) from error

@@ -1,11 +1,13 @@
 """serving.registry against the emulated AWS, as against the real one."""
 
+from dataclasses import replace
+
 import pytest
 
 from rehearsal.aws.process import EmulatedAws
 from serving.aliases import Aliases
 from serving.manifest import Adapter
-from serving.registry import APPROVED, REJECTED, Registry
+from serving.registry import APPROVED, REJECTED, Registry, forget
 from training.errors import DataError
 
 pytestmark = pytest.mark.emulator
@@ -57,3 +59,16 @@ def test_a_group_goes_after_its_packages(registry):
     groups = api.list_model_package_groups()["ModelPackageGroupSummaryList"]
     assert name not in [group["ModelPackageGroupName"] for group in groups]
     assert registry.versions("c" * 64) == []
+
+
+def test_an_environment_is_forgotten_with_all_its_groups_and_no_other_is(registry):
+    api = registry.sagemaker
+    other = replace(registry, prefix="skypod-else")
+    for digit in "12":
+        registry.register(adapter(digit), f"s3://kept/adapters/{digit}", b"{}", passed=True)
+    other.register(adapter("1"), "s3://kept/adapters/1", b"{}", passed=True)
+    assert forget(api, registry.prefix) == [registry.group(BASE)]
+    assert registry.versions(BASE) == []
+    assert [one.adapter for one in other.versions(BASE)] == [adapter("1").name]
+    assert forget(api, registry.prefix) == []
+    assert forget(api, other.prefix) == [other.group(BASE)]
