@@ -17,7 +17,7 @@ from training import reward as rewards
 from training.conversation import Conversation, Policy, Turn
 from training.environments import Environment, EpisodeResult, Game, Task, named
 from training.errors import ConfigError, DataError, SkypodError, SubstrateError
-from training.files import append_durably, parse_json, read_whole
+from training.files import Appended, Appender, parse_json, read_whole
 from training.protocol import strip_end
 from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
@@ -216,12 +216,13 @@ def play(
     settings: EvaluationSettings,
     on_progress: Callable[[Progress], None] | None = None,
     records_path: Path | None = None,
+    on_records: Callable[[Appended], None] | None = None,
 ) -> list[EvaluationRecord]:
     """Plays every task and returns the records in the order of `tasks` (and samples).
 
-    With `records_path`, episodes that the file already holds are not played again, and each new record is
-    appended as its episode ends. Raises DataError when a task is given twice or the file is of another
-    evaluation; what the policy raises passes through, with nothing recorded so far lost.
+    With `records_path`, episodes that the file already holds are not played again; each new record is added
+    as its episode ends, and `on_records` told. Raises DataError when a task is given twice or the file is of
+    another evaluation; what the policy raises passes through, with nothing recorded so far lost.
     """
     if len({task.digest for task in tasks}) != len(tasks):
         raise DataError(
@@ -229,6 +230,7 @@ def play(
         )
     episodes = {_key(task.digest, sample): task for task in tasks for sample in range(settings.samples)}
     found = _resume(records_path, settings, episodes) if records_path else {}
+    file = Appender(records_path, on_records) if records_path else None
     waiting = [key for key in episodes if key not in found][::-1]
     live: list[tuple[Conversation, Game]] = []
     answered = 0
@@ -252,8 +254,8 @@ def play(
                 conversation.turns.append(Turn(conversation.image, strip_end(answer), conversation.text))
                 shown = game.observation()
                 conversation.image, conversation.text = shown.image, shown.text
-        if records_path and ended:
-            append_durably(records_path, "".join(record.to_line() for record in ended))
+        if file and ended:
+            file.append("".join(record.to_line() for record in ended))
         answered += len(live)
         live = [(conversation, game) for conversation, game in live if not game.done]
         if on_progress:

@@ -6,8 +6,9 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from training.errors import DataError
 
@@ -37,6 +38,33 @@ def append_durably(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+class Appended(NamedTuple):
+    """What a file has to hold by whoever appends to it: SHA-256 `before` and `after` ("" of nothing), and its
+    lines."""
+
+    lines: int
+    before: str
+    after: str
+
+
+class Appender:
+    """Appends to a file, and knows what it then has to hold whatever others do to it; `told` hears of it."""
+
+    def __init__(self, path: Path, told: Callable[[Appended], None] | None = None):
+        content = path.read_bytes() if path.exists() else b""
+        self._path, self._told, self._total = path, told, hashlib.sha256(content)
+        self._lines = content.count(b"\n")
+
+    def append(self, text: str) -> None:
+        """As `append_durably`."""
+        before = self._total.hexdigest() if self._lines else ""
+        append_durably(self._path, text)
+        self._total.update(text.encode())
+        self._lines += text.count("\n")
+        if self._told:
+            self._told(Appended(self._lines, before, self._total.hexdigest()))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -83,6 +111,11 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise RepeatedKeyError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
     return found
+
+
+def whole_lines(content: bytes) -> bytes:
+    """Without a last line that was cut off."""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def lines_of(path: Path, digest: str) -> int | None:

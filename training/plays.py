@@ -4,6 +4,7 @@ interrupted anywhere and continued."""
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,29 +56,13 @@ def perform(
         seal.require_allowed(run_dir, what.sealed_as, what.split, what.label, what.again)
         policy = make_policy()
         seal.check(run_dir, what.sealed_as, what.split, what.label, what.again, path)
-        records = play(policy, what.tasks, what.settings, _noted(run_dir, what, path, on_progress), path)
+        note = partial(seal.note_progress, run_dir, what.split, what.label, path)
+        records = play(policy, what.tasks, what.settings, on_progress, path, note)
         summary = summarize(records).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})
         seal.log(run_dir, what.sealed_as, what.split, what.label, path)
         return lineage.read(run_dir)["evaluations"][what.label]
-
-
-def _noted(
-    run_dir: Path, what: Play, path: Path, on_progress: Callable[[Progress], None] | None
-) -> Callable[[Progress], None]:
-    """Progress is noted by the seal as well, as often as records are written."""
-    reached = 0
-
-    def note(progress: Progress) -> None:
-        nonlocal reached
-        if progress.finished > reached:
-            reached = progress.finished
-            seal.note_progress(run_dir, what.split, what.label, path)
-        if on_progress:
-            on_progress(progress)
-
-    return note
 
 
 @contextmanager

@@ -5,13 +5,14 @@ question (`check`) and after its last answer (`log`); a second one of the same c
 stays beside it for every reader. The run's own play of its base gives that reason itself.
 """
 
+import hashlib
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 from training import lineage
 from training.errors import ConfigError, DataError
-from training.files import file_digest, lines_of, read_whole, write_atomic
+from training.files import Appended, file_digest, lines_of, read_whole, whole_lines, write_atomic
 
 SEALED = ("test", "test-512", "ood")
 PLAYS, STARTED = "test_plays", "test_started"
@@ -92,26 +93,31 @@ def check(
         entry |= found
 
 
-def note_progress(run_dir: Path, split: str, label: str, records: Path) -> None:
-    """Note the records that the file of a play that was begun has; DataError where those noted before were
-    changed meanwhile."""
+def note_progress(run_dir: Path, split: str, label: str, records: Path, appended: Appended) -> None:
+    """Note the records that a play that was begun has written; DataError where it did not begin with those
+    noted before, or its file holds anything else: once noted, a continuation would take it."""
     if split not in SEALED:
         return
+    written = {"reached": appended.lines, "noted": appended.after}
     with lineage.changing(run_dir) as manifest:
         for entry in manifest[STARTED]:
             if entry["label"] == label:
-                if (noted := entry.get("noted")) and lines_of(records, noted) is None:
+                if entry.get("noted", "") != appended.before or _state(records) != written:
                     raise DataError(
                         f"the records of {label} were changed while it was played",
                         "leave its file alone, and start the play again",
                     )
-                entry |= _state(records)
+                entry |= written
 
 
 def _state(records: Path | None) -> dict[str, Any]:
-    """Number and digest of what a file of records holds; no digest where it holds none."""
-    count = records.read_bytes().count(b"\n") if records is not None and records.is_file() else 0
-    return {"reached": count, "noted": file_digest(records) if records is not None and count else ""}
+    """Number and digest of the records that a file holds; no digest where it holds none. A last line that was
+    cut off is none: the play takes it away."""
+    content = whole_lines(read_whole(records)) if records is not None and records.is_file() else b""
+    return {
+        "reached": content.count(b"\n"),
+        "noted": hashlib.sha256(content).hexdigest() if content else "",
+    }
 
 
 def _keep_noted(records: Path | None, noted: str) -> None:

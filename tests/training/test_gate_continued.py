@@ -129,6 +129,59 @@ def test_records_are_not_changed_while_they_are_played(unplayed):
     assert end(unplayed)[0].looks == {"one": 2}
 
 
+def test_records_that_are_laid_beside_those_of_a_play_are_none_of_it(unplayed):
+    """An editor adds the tasks that are not played yet, and the play is stopped: nothing was taken away."""
+    path, turns, forged = unplayed / "evaluations" / "final.jsonl", iter(range(8)), []
+
+    def before():
+        if next(turns, None) is None:
+            held, at = path.read_bytes(), unplayed / "evaluations" / "baseline.jsonl"
+            forged.append(at.read_bytes().splitlines(keepends=True)[-1])
+            path.write_bytes(held + forged[0])
+
+    policy = gate_run.candidate(lineage.read(unplayed)["adapter"])
+    with pytest.raises(DataError, match="records of final were changed while it was played"):
+        perform(unplayed, "final", policy, lambda: Player(unplayed, "test", before))
+    assert forged[0] in path.read_bytes()
+    assert forged[0] not in kill(unplayed, "final", 0).read_bytes()
+    assert end(unplayed)[0].looks == {"one": 1}
+
+
+def test_what_is_noted_is_what_was_played_and_not_what_the_file_then_holds(unplayed, monkeypatch):
+    """Whoever holds the folder's lock has all the time to exchange the records of the last turn."""
+    path, note, once = unplayed / "evaluations" / "final.jsonl", seal.note_progress, [True]
+
+    def late(*args):
+        if once:
+            once.clear()
+            path.write_bytes(path.read_bytes().replace(b"('stop', 'stop')", b"('move', 0)", 1))
+        note(*args)
+
+    monkeypatch.setattr(seal, "note_progress", late)
+    with pytest.raises(DataError, match="records of final were changed while it was played"):
+        end(unplayed)
+    monkeypatch.undo()
+    assert kill(unplayed, "final", 0).read_bytes() == b""
+
+
+def test_a_play_of_the_base_goes_on_after_a_line_that_was_cut_off(run):
+    """Its first records were being written when the node was lost, and none of them was noted."""
+
+    def forget(manifest):
+        del manifest["evaluations"]["baseline"]
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != "baseline"]
+
+    edit(run / "run.json", forget)
+    path, policy = run / "evaluations" / "baseline.jsonl", "base:" + lineage.read(run)["base"]["digest"][:16]
+    held = path.read_bytes()
+    path.write_bytes(held[: len(held) // 2])
+    entry = perform(run, "baseline", policy)
+    assert entry["n"] == 64
+    (one,) = [one for one in seal.continued(lineage.read(run)) if one["label"] == "baseline"]
+    assert one["records"] == held[: len(held) // 2].count(b"\n")
+
+
 def test_a_play_of_the_base_that_goes_on_takes_what_was_noted(run):
     base = "base:" + lineage.read(run)["base"]["digest"][:16]
     edit(run / "run.json", lambda manifest: manifest["test_plays"].clear())

@@ -6,6 +6,7 @@ from tests.training import gate_run
 from tests.training.gate_run import edit, evaluate, one_in
 from training import lineage, report, seal, splits
 from training.evaluate import read_records, summarize
+from training.files import Appended, file_digest
 from training.report import learning
 from training.report.run import read
 
@@ -55,7 +56,7 @@ def test_a_play_that_was_begun_is_listed(run):
     seal.check(run, own(run), "test", "again1", "we hoped for better")
     records = run / "evaluations" / "again1.jsonl"
     records.write_text("\n" * 5)
-    seal.note_progress(run, "test", "again1", records)
+    seal.note_progress(run, "test", "again1", records, Appended(5, "", file_digest(records)))
     seal.check(run, own(run), "test", "again1", "we hoped for better", records)
     (begun,) = [play for play in learning.plays(read(run)) if not play["played"]]
     assert (begun["label"], begun["repeat"]) == ("again1", True)
