@@ -225,6 +225,24 @@ def test_a_begun_look_with_records_counts_on_its_split(run):
     assert judge([run])[0].looks == {"one": 1}
 
 
+def test_a_begun_look_does_not_move_to_another_split_by_records_of_none(run):
+    """Its split is in one place, and its file could then hold any task at all."""
+    seal.check(run, "adapter:10", "test", "early-test")
+    edit(run / "run.json", lambda manifest: manifest["test_started"][-1].update(split="ood"))
+    at = run / "evaluations" / "early-test.jsonl"
+    evaluate(run, "dev", "peek", "adapter:10", one_in(3))
+    at.write_bytes((run / "evaluations" / "peek.jsonl").read_bytes().splitlines(keepends=True)[0])
+    refused(run, "early-test.jsonl holds 1 tasks that are not of ood, as which it is sealed")
+
+
+@pytest.mark.parametrize("split", seal.SEALED)
+def test_a_begun_look_that_lost_its_records_counts_as_often_on_every_split(run, split):
+    seal.check(run, "adapter:10", split, "early")
+    one = {"at": TIME, "records": 0, "reached": 7}
+    edit(run / "run.json", lambda manifest: manifest["test_started"][-1].update(continued=[one]))
+    assert judge([run])[0].looks == {"one": 3}
+
+
 def test_there_has_to_be_such_a_time(run):
     edit(run / "run.json", lambda m: m["test_started"][0].update(started="0000-99-99T99:99:99Z"))
     refused(run, "which is no time")

@@ -45,21 +45,28 @@ def read(evidence: "Evidence") -> None:
     evidence.records = {at: found[at] for at in _DECIDING if at in found}
     plays = {play["label"]: play for play in manifest.get(seal.PLAYS, [])}
     begun = [play for play in manifest.get(seal.STARTED, []) if play["label"] not in plays]
+    empty = {play["label"] for play in begun if not _holds_records(evidence, play["label"])}
     for play in (*plays.values(), *begun):
         if play["label"] not in _DECIDING:
             records = found.get(play["label"])
             # Several episodes of a task cannot be paired with one: such a look counts, whatever it showed.
             if records and {record.key for record in records} != evidence.keys(play["split"]):
                 records = None
-            path = evidence.folder / "evaluations" / f"{play['label']}.jsonl"
-            empty = play["label"] not in plays and not (path.is_file() and read_records(path))
+            anywhere = play["label"] in empty
             evidence.looks.append(
-                Look(play["candidate"], play["label"], play["split"], play["again"], records, empty)
+                Look(play["candidate"], play["label"], play["split"], play["again"], records, anywhere)
             )
     for number, one in enumerate(seal.continued(manifest), 1):
         if one["lost"]:  # what was there before has been seen, and is played anew
             label = f"{one['label']}, begun anew: continuation {number}"
-            evidence.looks.append(Look(one["candidate"], label, one["split"], None, None))
+            anywhere = one["label"] in empty
+            evidence.looks.append(Look(one["candidate"], label, one["split"], None, None, anywhere))
+
+
+def _holds_records(evidence: "Evidence", at: str) -> bool:
+    """Without any, only the seal says which split was played."""
+    path = evidence.folder / "evaluations" / f"{at}.jsonl"
+    return path.is_file() and bool(read_records(path))
 
 
 def take(evidence: "Evidence", at: str) -> list[EvaluationRecord]:
