@@ -63,8 +63,8 @@ def check(
 
     An unfinished play may be continued under its label with what was noted of its `records`; what the file
     holds beside that is cut off, and where what was noted was changed all is: whoever deletes or exchanges
-    what was lost and plays it again has looked twice. A base's play of which nothing was noted takes what it
-    finds, which may be another run's, and notes how many; no other begins with any: DataError. Raises
+    what was lost and plays it again has looked twice. A base's play of which nothing was ever noted takes
+    what it finds, which may be another run's, and notes how many; no other begins with any: DataError. Raises
     ConfigError when the label has a finished play, or the candidate a finished or begun one elsewhere and
     `again` gives no reason. Other splits than the sealed ones may be played freely.
     """
@@ -75,7 +75,8 @@ def check(
         manifest.setdefault(PLAYS, [])
         started = manifest.setdefault(STARTED, [])
         begins, noted = entry not in started, entry.get("noted", "")
-        takes_over = label in OF_THE_BASE and not noted
+        had_any = noted or any(one["reached"] for one in entry.get("continued", []))
+        takes_over = label in OF_THE_BASE and not had_any
         if not begins and not takes_over:
             _keep_noted(records, noted)
         found = _state(records)

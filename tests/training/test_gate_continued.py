@@ -194,6 +194,20 @@ def test_a_play_of_the_base_that_goes_on_takes_what_was_noted(run):
     assert path.read_bytes() == found
 
 
+def test_a_play_of_the_base_that_was_begun_anew_takes_no_records_of_others(run):
+    """What was noted of it was deleted: that is no reason to begin with what an editor lays down."""
+    base = "base:" + lineage.read(run)["base"]["digest"][:16]
+    edit(run / "run.json", lambda manifest: manifest["test_plays"].clear())
+    path = run / "evaluations" / "baseline-ood.jsonl"
+    found = path.read_bytes()
+    seal.check(run, base, "ood", "baseline-ood", None, path)
+    path.unlink()
+    seal.check(run, base, "ood", "baseline-ood", None, path)
+    path.write_bytes(found)
+    seal.check(run, base, "ood", "baseline-ood", None, path)
+    assert path.read_bytes() == b""
+
+
 def test_records_that_arrive_while_the_seal_waits_for_the_manifest_are_none_of_a_play(unplayed, monkeypatch):
     path = kill(unplayed, "final", 8)
     won = path.read_bytes()
