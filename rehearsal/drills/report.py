@@ -28,7 +28,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def table(found: Mapping[str, Any]) -> Table:
     shown = Table(title="Faults, and whether each promise was kept", title_justify="left", show_edge=False)
     for column in COLUMNS:
-        shown.add_column(column)
+        shown.add_column(column, overflow="fold")
     for row in rows(found):
         shown.add_row(*row)
     return shown
