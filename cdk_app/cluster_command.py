@@ -13,7 +13,7 @@ import boto3
 import click
 from kubernetes.client import ApiClient
 
-from cdk_app import cluster, images, kube, outputs, settings
+from cdk_app import cluster, images, kube, options, outputs, settings
 from stacks.environment import Environment
 from stacks.manifests import raycluster
 from stacks.outputs import Outputs
@@ -23,7 +23,6 @@ from training.recipe import Topology
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 NAME = "skypod"
 
-_environment = click.option("--environment", default=settings.DEFAULT, show_default=True)
 _cluster = click.option("--cluster", "name", default=NAME, show_default=True, help="The RayCluster.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 
@@ -50,7 +49,7 @@ def group() -> None:
 
 
 @group.command()
-@_environment
+@options.environment
 @_cluster
 @click.option("--recipe", help="Make the topology of this recipe; without it, every GPU node's worth.")
 @click.option("--timeout-s", type=click.IntRange(1, 86_400), default=2_400, show_default=True)
@@ -85,7 +84,7 @@ def up(environment: str, name: str, recipe: str | None, timeout_s: int, as_json:
 
 
 @group.command()
-@_environment
+@options.environment
 @_as_json
 @click.pass_context
 def status(ctx: click.Context, environment: str, as_json: bool) -> None:
@@ -108,7 +107,7 @@ def status(ctx: click.Context, environment: str, as_json: bool) -> None:
 
 
 @group.command()
-@_environment
+@options.environment
 @_cluster
 @click.option("--timeout-s", type=click.IntRange(1, 86_400), default=600, show_default=True)
 @_as_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cdk_app import durations, settings, templates
+from cdk_app import durations, options, settings, templates
 
 GOAL = 1.1
 """How much longer than the longest unavoidable chain a deploy may be."""
@@ -143,7 +143,7 @@ def _imports(value: Any) -> Iterable[str]:
 
 
 @click.command("deploy-plan")
-@click.option("--environment", default=settings.DEFAULT, show_default=True)
+@options.environment
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def deploy_plan(ctx: click.Context, environment: str, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cdk_app import options
 from training import lineage, seal
 from training.errors import ConfigError, visible
 from training.files import file_digest
@@ -39,14 +40,7 @@ _folder = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampling.")
 @click.option("--name", help="The evaluation is called NAME-SPLIT; by default NAME says who plays and how.")
 @click.option("--again", metavar="REASON", help="Play a sealed split again; readers will see the reason.")
-@click.option(
-    "--shared",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".rehearsal/shared"),
-    envvar="SKYPOD_SHARED",
-    show_default=True,
-    help="Where the base model of the recipe lies.",
-)
+@options.shared
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds for a request.")
 @click.option("--json", "as_json", is_flag=True, help="The entry as in run.json.")
 def evaluate(

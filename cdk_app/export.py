@@ -4,20 +4,15 @@ from pathlib import Path
 
 import click
 
+from cdk_app import options
+
 
 @click.command()
 @click.argument("run_or_adapter")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--label", default="final", show_default=True, help="The evaluation whose tasks are played.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
-@click.option(
-    "--shared",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".rehearsal/shared"),
-    envvar="SKYPOD_SHARED",
-    show_default=True,
-    help="Where the base model of the recipe lies.",
-)
+@options.runs
+@options.shared
 def export(run_or_adapter: str, out: Path, label: str, runs: Path, shared: Path) -> None:
     """Write the adapter of a run into the folder OUT, with tasks, rules of the game, and a script of 20 lines
     that plays them by plain transformers and PEFT.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cdk_app import options
 from training.errors import ConfigError, DataError
 from training.gate.conditions import Condition
 from training.gate.decision import Decision
@@ -29,14 +30,7 @@ _run = click.Path(exists=True, file_okay=False, path_type=Path)
     metavar="N",
     help="Play N random tasks again with base and adapter from disk: every action has to be that on record.",
 )
-@click.option(
-    "--shared",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".rehearsal/shared"),
-    envvar="SKYPOD_SHARED",
-    show_default=True,
-    help="Where the base model of the recipe lies (for --replay).",
-)
+@options.shared
 @click.option(
     "--json", "as_json", is_flag=True, help="The decision with its evidence, as written to gate.json."
 )

@@ -4,12 +4,12 @@ import boto3
 import click
 import yaml
 
-from cdk_app import images, outputs, settings
+from cdk_app import images, options, outputs, settings
 from stacks.manifests import gateway
 
 
 @click.command("gateway-manifest")
-@click.option("--environment", default=settings.DEFAULT, show_default=True)
+@options.environment
 @click.option(
     "--service", default="skypod-serve", show_default=True, help="The RayService before which it stands."
 )

@@ -5,7 +5,7 @@ import json
 import boto3
 import click
 
-from cdk_app import outputs, settings
+from cdk_app import options, outputs, settings
 from stacks.names import IMAGES
 from stacks.outputs import Outputs
 from training.errors import SubstrateError
@@ -46,7 +46,7 @@ def require(session: boto3.Session, deployed: Outputs, image: str) -> str:
 
 
 @click.command()
-@click.option("--environment", default=settings.DEFAULT, show_default=True)
+@options.environment
 @click.option("--build", is_flag=True, help="Start the builds of those that are missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import boto3
 import click
 
-from cdk_app import caller, outputs, settings
+from cdk_app import caller, options, outputs, settings
 from cdk_app import readback as reading
 from cdk_app import residue as sweeping
 from cdk_app.doctor import cost
@@ -14,7 +14,7 @@ from stacks.environment import Environment
 
 
 @click.command()
-@click.option("--environment", default=settings.DEFAULT, show_default=True, help="Name or file.")
+@options.environment
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def readback(ctx: click.Context, environment: str, as_json: bool) -> None:
@@ -43,7 +43,7 @@ def readback(ctx: click.Context, environment: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--environment", default=settings.DEFAULT, show_default=True, help="Name or file.")
+@options.environment
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def residue(ctx: click.Context, environment: str, as_json: bool) -> None:

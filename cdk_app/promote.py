@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cdk_app import settings
+from cdk_app import options, settings
 from training.errors import ConfigError
 
 _OPTIONS = (
@@ -22,7 +22,7 @@ _OPTIONS = (
         show_default=True,
         help="Folder of aliases, records and adapters; engine and gateway see it under the same path.",
     ),
-    click.option("--environment", default=settings.DEFAULT, show_default=True),
+    options.environment,
     click.option(
         "--server",
         envvar="SKYPOD_SERVER",
@@ -45,17 +45,6 @@ _OPTIONS = (
         help="The gateway's control port; without it live and canary are compared by questions of ours.",
     ),
     click.option("--gateway-key", envvar="SKYPOD_GATEWAY_KEY", help="A key that may control it."),
-)
-_RUNS = click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Run folders."
-)
-_SHARED = click.option(
-    "--shared",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".rehearsal/shared"),
-    envvar="SKYPOD_SHARED",
-    show_default=True,
-    help="Where the base model of the recipe lies.",
 )
 
 
@@ -97,8 +86,8 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--requests", default=50, show_default=True, help="Answers of the canary that are judged.")
 @click.option("--period", default=600.0, show_default=True, help="Seconds that they may take.")
 @click.option("--max-rank", default=64, show_default=True, help="The server's max_lora_rank.")
-@_RUNS
-@_SHARED
+@options.runs
+@options.shared
 @_where
 def promote(
     where: Where,
@@ -143,7 +132,7 @@ def promote(
 
 @click.command()
 @click.option("--to", metavar="ADAPTER", help='What shall answer: one that was live before, or "base".')
-@_RUNS
+@options.runs
 @_where
 def rollback(where: Where, to: str | None, runs: Path) -> None:
     """End the canary if there is one; else let the adapter answer that was live before.
@@ -198,7 +187,7 @@ def adapters(ctx: click.Context, state: Path, as_json: bool) -> None:
 
 
 @adapters.command()
-@click.option("--environment", default=settings.DEFAULT, show_default=True)
+@options.environment
 @click.confirmation_option(prompt="Remove every adapter of the environment from the model registry?")
 def forget(environment: str) -> None:
     """Remove an environment's adapters from the model registry, which no stack does.

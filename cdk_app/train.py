@@ -18,7 +18,7 @@ import boto3
 import click
 from kubernetes.client import ApiClient
 
-from cdk_app import cluster, images, kube, outputs, settings, supervised
+from cdk_app import cluster, images, kube, options, outputs, settings, supervised
 from cdk_app.doctor import cost
 from stacks.environment import Environment
 from stacks.manifests import raycluster, supervisor
@@ -32,7 +32,6 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 NEXT_ATTEMPT_S = 600.0
 """How long a follower of jobs waits for another attempt after one that failed."""
 
-_environment = click.option("--environment", default=settings.DEFAULT, show_default=True)
 _cluster = click.option("--cluster", "name", default="skypod", show_default=True, help="The RayCluster.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 _price = click.option(
@@ -80,7 +79,7 @@ def train() -> None:
 @train.command()
 @click.argument("recipe")
 @click.option("--run", default=None, help="Run id; by default the recipe's name and the time.")
-@_environment
+@options.environment
 @_cluster
 @_price
 @_entrypoint
@@ -121,7 +120,7 @@ def submit(
 @click.option(
     "--recipe", default=None, help="Go on under this one; see docs/how-to/recovery.md for what may change."
 )
-@_environment
+@options.environment
 @_cluster
 @_price
 @_entrypoint
@@ -165,7 +164,7 @@ def resume(
 
 @train.command()
 @click.argument("run")
-@_environment
+@options.environment
 @_cluster
 @_as_json
 @click.pass_context
@@ -184,7 +183,7 @@ def follow(ctx: click.Context, run: str, environment: str, name: str, as_json: b
 
 
 @train.command()
-@_environment
+@options.environment
 @_cluster
 @_as_json
 def status(environment: str, name: str, as_json: bool) -> None:
@@ -200,7 +199,7 @@ def status(environment: str, name: str, as_json: bool) -> None:
 
 @train.command()
 @click.argument("run")
-@_environment
+@options.environment
 @_cluster
 def stop(run: str, environment: str, name: str) -> None:
     """End RUN's supervisor and job; its checkpoints stay, and `skypod train resume` goes on from them."""
