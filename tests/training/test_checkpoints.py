@@ -1,5 +1,6 @@
 """A checkpoint is whole or it is passed over; what is passed over is named; nothing finished is lost."""
 
+import errno
 import json
 import os
 import signal
@@ -66,13 +67,60 @@ def test_a_damaged_one_is_replaced_when_its_step_is_reached_again(store):
     assert store.newest().checkpoint.step == 2
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"step": 999}', '{"step": null}', '{"step": "2"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"step": 999}', '{"step": null}', '{"step": "2"}', '{"step": [1]}', "[" * 100_000],
+)
 def test_a_pointer_that_is_empty_or_of_the_future_is_named_and_changes_nothing(store, content):
     write(store, 1)
     (store.folder / POINTER).write_text(content)
     found = store.newest()
     assert found.checkpoint.step == 1
     assert POINTER in found.faults[0]
+
+
+def test_a_pointer_that_is_no_file_changes_nothing(store):
+    write(store, 1)
+    (store.folder / POINTER).unlink()
+    (store.folder / POINTER).mkdir()
+    found = store.newest()
+    assert found.checkpoint.step == 1
+    assert POINTER in found.faults[0]
+
+
+@pytest.mark.parametrize("harm", [lambda meta: os.mkfifo(meta), lambda meta: meta.write_text("[" * 100_000)])
+def test_a_checkpoint_whose_meta_nobody_wrote_is_passed_over(store, harm):
+    write(store, 1)
+    meta = write(store, 2) / META
+    meta.unlink()
+    harm(meta)
+    found = store.newest()
+    assert found.checkpoint.step == 1
+    assert str(store.path(2)) in found.faults[0]
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_damaged_ones_do_not_push_out_those_written_after_going_back(store, keep):
+    store.keep = keep
+    for step in (7, 8, 9):
+        write(store, step)
+    for step in store.steps():
+        flip(store.path(step) / META)
+    for step in (1, 2):
+        write(store, step)
+        assert store.newest().checkpoint.step == step
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monkeypatch):
+    write(store, 1)
+
+    def stale(_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(store.folder))
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, stale)
+    with pytest.raises(OSError, match="Stale"):
+        store.newest()
 
 
 def test_a_crash_between_the_checkpoint_and_the_pointer_loses_nothing(store):

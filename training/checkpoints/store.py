@@ -129,8 +129,12 @@ class Store:
                 rest.unlink()
 
     def _folders(self) -> dict[int, Path]:
+        try:
+            names = os.listdir(self.folder)  # glob takes a folder that cannot be read for an empty one
+        except FileNotFoundError:
+            return {}
         found = {}
-        for path in self.folder.glob(f"{_PREFIX}*"):
+        for path in (self.folder / name for name in names):
             step = self.step_of(path.name)
             if step is not None and path.is_dir() and not path.is_symlink():
                 found[step] = path
@@ -149,9 +153,11 @@ class Store:
             return []
         try:
             step = read_json(path)["step"]
-        except (ValueError, LookupError, TypeError) as error:
+        except DataError as error:
+            return [error.problem]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             return [f"{path} cannot be read: {visible(str(error))}"]
-        if step not in self._folders():
+        if step not in self.steps():
             return [f"{path} names step {visible(str(step))}, of which there is no checkpoint"]
         return []
 
@@ -186,8 +192,10 @@ class Store:
         os.rename(building, final)
         _sync(self.folder)
         write_json(self.folder / POINTER, {"step": step, "folder": final.name, "digest": digest})
-        for old in sorted(self._folders().items())[: -self.keep]:
-            self._remove(old[1])
+        # Later ones are those that this run went back before: counted, they would push this one out at once.
+        own = [folder for at, folder in sorted(self._folders().items()) if at <= step]
+        for old in own[: -self.keep]:
+            self._remove(old)
 
     def _remove(self, folder: Path) -> None:
         """First out of sight, so that a crash leaves no checkpoint with half of its files."""
@@ -219,6 +227,8 @@ def _checked(folder: Path) -> dict[str, Any]:
         return DamagedError(f"{folder} is damaged: {why}", "the one before it is used")
 
     try:
+        if not (folder / META).is_file():
+            raise damaged(f"{META} is missing")
         meta = json.loads((folder / META).read_bytes())
         digest = meta.pop("digest")
         entries = meta["files"].items()
@@ -230,10 +240,10 @@ def _checked(folder: Path) -> dict[str, Any]:
                 raise damaged(f"{visible(name)} is missing")
             if path.stat().st_size != entry["bytes"] or file_digest(path) != entry["sha256"]:
                 raise damaged(f"{visible(name)} is not what was written")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+    except FileNotFoundError as error:
         # Any other error of the file system is not the checkpoint's fault, and no reason to lose a step.
         raise damaged(f"{META}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(f"{META} cannot be read: {visible(str(error))}") from None
     return {**meta, "digest": digest}
 
