@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import boto3
 import click
 
+from training import lease, lineage
 from training.checkpoints import copies, of_run
 from training.errors import ConfigError
 
@@ -46,6 +47,8 @@ def push(run_dir: Path, uri: str) -> None:
     found = of_run(run_dir).newest()
     if found.checkpoint is None:
         raise ConfigError(f"{run_dir} has no whole checkpoint", "see `skypod checkpoints check`")
+    for fault in found.faults:
+        click.echo(fault, err=True)
     click.echo(copies.push(found.checkpoint, boto3.client("s3"), bucket, prefix))
 
 
@@ -53,9 +56,19 @@ def push(run_dir: Path, uri: str) -> None:
 @_run
 @click.argument("uri")
 def pull(run_dir: Path, uri: str) -> None:
-    """Fetch the newest whole checkpoint below URI into RUN_DIR, unless a newer one is there."""
+    """Fetch the newest whole checkpoint below URI into RUN_DIR, unless a newer one is there.
+
+    Refused while the run is supervised: its driver writes there, too.
+    """
     bucket, prefix = _parse(uri)
-    found = copies.pull(of_run(run_dir), boto3.client("s3"), bucket, prefix)
+    patience_s = lineage.read_recipe(run_dir).recovery.lease_patience_s
+    holder = lease.name_holder()
+    lease.take(run_dir, holder, patience_s)
+    try:
+        store = of_run(run_dir, lambda: lease.owned(run_dir, holder))
+        found = copies.pull(store, boto3.client("s3"), bucket, prefix)
+    finally:
+        lease.release(run_dir, holder)
     click.echo(f"goes on after step {found.step}: {found.folder}")
 
 

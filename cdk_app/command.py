@@ -57,6 +57,7 @@ COMMANDS = {
 
 
 OUTSIDE = {
+    "boto3.exceptions": ("Boto3Error",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "kubernetes.client.exceptions": ("ApiException",),
     "urllib3.exceptions": ("HTTPError",),

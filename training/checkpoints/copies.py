@@ -5,7 +5,6 @@ store; the file that names all others goes last, so that a copy that was interru
 """
 
 import shutil
-from pathlib import Path
 from typing import Any, Protocol
 
 from training.checkpoints.store import META, Checkpoint, Store
@@ -34,6 +33,7 @@ def pull(store: Store, s3: S3, bucket: str, prefix: str) -> Checkpoint:
 
     Raises DataError when there is none, or when it is of another run or base; then nothing has changed.
     """
+    where = f"s3://{bucket}/{prefix.strip('/')}".rstrip("/")
     here = store.newest().checkpoint
     faults: list[str] = []
     for step, keys in sorted(_copies(s3, bucket, prefix).items(), reverse=True):
@@ -44,7 +44,7 @@ def pull(store: Store, s3: S3, bucket: str, prefix: str) -> Checkpoint:
             for name, key in keys.items():
                 (arriving / name).parent.mkdir(parents=True, exist_ok=True)
                 s3.download_file(bucket, key, str(arriving / name))
-            found = store.adopt(arriving, step)
+            found = store.adopt(arriving, step, f"{where}/{store.path(step).name}")
         finally:
             shutil.rmtree(arriving, ignore_errors=True)
         if found.checkpoint is not None:
@@ -53,7 +53,7 @@ def pull(store: Store, s3: S3, bucket: str, prefix: str) -> Checkpoint:
     if here is not None:
         return here
     said = f": {faults[0]}" if faults else ""
-    raise DataError(f"s3://{bucket}/{prefix} holds no whole checkpoint{said}", "copy one there first")
+    raise DataError(f"{where} holds no whole checkpoint{said}", "copy one there first")
 
 
 def _copies(s3: S3, bucket: str, prefix: str) -> dict[int, dict[str, str]]:
@@ -64,6 +64,11 @@ def _copies(s3: S3, bucket: str, prefix: str) -> dict[int, dict[str, str]]:
         for entry in page.get("Contents", []):
             folder, _, name = entry["Key"].removeprefix(root).partition("/")
             step = Store.step_of(folder)
-            if step is not None and name and ".." not in Path(name).parts:
+            if step is not None and _is_plain(name):
                 copies.setdefault(step, {})[name] = entry["Key"]
     return {step: files for step, files in copies.items() if META in files}
+
+
+def _is_plain(name: str) -> bool:
+    """Of a file within the folder: nothing absolute, nothing above, and not S3's mark of an empty folder."""
+    return not {"", ".", ".."} & set(name.split("/"))

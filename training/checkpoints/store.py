@@ -24,7 +24,7 @@ from training.files import file_digest, read_json, write_json
 
 FORMAT = 1
 META, POINTER = "checkpoint.json", "latest.json"
-_PREFIX, _BUILDING, _LEAVING = "step-", ".building-", ".leaving-"
+_PREFIX, _BUILDING, _ARRIVING, _LEAVING = "step-", ".building-", ".arriving-", ".leaving-"
 
 Fence = Callable[[], AbstractContextManager[None]]
 """Entered for the moment in which something becomes durable; raises where another driver has the run."""
@@ -72,7 +72,7 @@ class Store:
 
         `state` is read on leaving, so the block may add to it. Nothing is there after an error.
         """
-        building = self.arriving(step)
+        building = self._hidden(_BUILDING, step)
         try:
             yield building
             digest = self._seal(building, step, state)
@@ -84,16 +84,15 @@ class Store:
 
     def arriving(self, step: int) -> Path:
         """An empty hidden folder for the files of a checkpoint that comes from elsewhere; see `adopt`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        building = self.folder / f"{_BUILDING}{step:06d}"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
-        return building
+        return self._hidden(_ARRIVING, step)
 
-    def adopt(self, arriving: Path, step: int) -> Found:
-        """Make it the checkpoint of its step, if it is whole. Raises DataError if it is of another run."""
+    def adopt(self, arriving: Path, step: int, source: str) -> Found:
+        """Make it the checkpoint of its step, if it is whole. Raises DataError if it is of another run.
+
+        `source` is the place that errors name: where it comes from.
+        """
         try:
-            checkpoint = self._read(step, arriving)
+            checkpoint = self._read(step, arriving, source)
         except DamagedError as error:
             return Found(None, [error.problem])
         for path in (path for path in arriving.rglob("*") if path.is_file()):
@@ -127,6 +126,13 @@ class Store:
                 shutil.rmtree(rest, ignore_errors=True)
             else:
                 rest.unlink()
+
+    def _hidden(self, prefix: str, step: int) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / f"{prefix}{step:06d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
 
     def _folders(self) -> dict[int, Path]:
         try:
@@ -204,27 +210,28 @@ class Store:
         os.rename(folder, leaving)
         shutil.rmtree(leaving, ignore_errors=True)
 
-    def _read(self, step: int, folder: Path) -> Checkpoint:
-        meta = _checked(folder)
+    def _read(self, step: int, folder: Path, source: str = "") -> Checkpoint:
+        named = source or str(folder)
+        meta = _checked(folder, named)
         if meta["format"] != FORMAT:
             raise DataError(
-                f"{folder} has format {visible(str(meta['format']))}, this version reads {FORMAT}",
+                f"{named} has format {visible(str(meta['format']))}, this version reads {FORMAT}",
                 "go on with the version that wrote it, or start a new run",
             )
         for what, own in (("run", self.identity.run), ("base", self.identity.base), ("step", step)):
             if meta[what] != own:
                 raise DataError(
-                    f"{folder} is of {what} {visible(str(meta[what]))}, not of {own}",
+                    f"{named} is of {what} {visible(str(meta[what]))}, not of {own}",
                     "move that folder away; nothing else puts a checkpoint there",
                 )
         return Checkpoint(step, folder, meta["state"], meta["digest"])
 
 
-def _checked(folder: Path) -> dict[str, Any]:
+def _checked(folder: Path, named: str) -> dict[str, Any]:
     """The META of a whole checkpoint. Raises DamagedError."""
 
     def damaged(why: str) -> DamagedError:
-        return DamagedError(f"{folder} is damaged: {why}", "the one before it is used")
+        return DamagedError(f"{named} is damaged: {why}", "the one before it is used")
 
     try:
         if not (folder / META).is_file():
