@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from training import exports, lineage, trace
-from training.errors import DataError
+from training.errors import DataError, visible
 from training.trace import Row
 
 KINDS = ("rows", "tokens", "logprobs", "rewards", "adapter")
@@ -70,26 +70,28 @@ class Comparison:
             return f"only one of them has step {self.missing[0]}"
         if not self.identical:
             return f"the adapters differ: {self.adapters[0]} and {self.adapters[1]}"
-        return f"identical in all {self.steps} steps, and in the adapter"
+        adapter = ", and in the adapter" if self.adapters[0] else "; neither has an adapter yet"
+        return f"identical in all {self.steps} steps{adapter}"
 
     def to_json(self) -> dict[str, Any]:
         return {"identical": self.identical, "words": self.words(), **asdict(self)}
 
 
 def compare(a: Path, b: Path) -> Comparison:
-    """Two run folders. Raises DataError where one is no run or has not taken a step."""
+    """Two run folders. Raises DataError where one is no run, has not taken a step, or is damaged."""
     rows_a, rows_b = ({row["step"]: row for row in _trace(run)} for run in (a, b))
     both = sorted(rows_a.keys() & rows_b.keys())
     firsts = (first for step in both for first in _differences(rows_a[step], rows_b[step]))
     sizes = _sizes([(rows_a[step], rows_b[step]) for step in both])
     folders = [_adapter(run) for run in (a, b)]
+    adapters = tuple(exports.digest(folder) if folder else None for folder in folders)
     if all(folders):
         sizes["adapter"] = _largest_difference(*(folder / exports.WEIGHTS for folder in folders))
     return Comparison(
         steps=len(both),
         missing=sorted(rows_a.keys() ^ rows_b.keys()),
         first=next(firsts, None),
-        adapters=tuple(exports.digest(folder) if folder else None for folder in folders),
+        adapters=adapters,
         sizes=sizes,
     )
 
@@ -99,7 +101,21 @@ def _trace(run_dir: Path) -> list[Row]:
     rows = trace.read(run_dir / trace.FILE)
     if not rows:
         raise DataError(f"{run_dir} has taken no step yet: no {trace.FILE}", "compare runs that have trained")
+    for row in rows:
+        if not _is_whole(row):
+            raise DataError(
+                f"step {visible(str(row['step']))} in {run_dir / trace.FILE} is not as a run writes it",
+                "restore the file",
+            )
     return rows
+
+
+def _is_whole(row: Row) -> bool:
+    episodes = [row.get(kind) for kind in KINDS[:-1]]
+    if not isinstance(row["step"], int) or not all(isinstance(values, list) for values in episodes):
+        return False
+    numbers = (value for kind in ("logprobs", "rewards") for value in row[kind])
+    return len({len(values) for values in episodes}) == 1 and all(isinstance(n, int | float) for n in numbers)
 
 
 def _adapter(run_dir: Path) -> Path | None:
@@ -132,7 +148,7 @@ def _sizes(pairs: Sequence[tuple[Row, Row]]) -> dict[str, float]:
             sizes[kind] += sum(one != other for one, other in zip(a[kind], b[kind], strict=False))
         for kind in ("logprobs", "rewards"):
             found = [abs(one - other) for one, other in zip(a[kind], b[kind], strict=False)]
-            sizes[kind] = max([sizes[kind], *found])
+            sizes[kind] = _largest([sizes[kind], *found])
     return sizes
 
 
@@ -141,11 +157,21 @@ def _largest_difference(a: Path, b: Path) -> float:
     one, other = _tensors(a), _tensors(b)
     if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
         return float("inf")
-    return max((float(np.abs(one[name] - other[name]).max()) for name in one), default=0.0)
+    return _largest([_largest(np.abs(one[name] - other[name])) for name in one])
+
+
+def _largest(values: Any) -> float:
+    """NaN where one is, whatever its place: unlike max."""
+    return float(np.max(values, initial=0.0))
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    return {
-        name: np.frombuffer(values, dtype="<f4").reshape(shape)
-        for name, _, shape, values in exports.tensors(path.read_bytes())
-    }
+    try:
+        return {
+            name: np.frombuffer(values, dtype={"F32": "<f4"}[dtype]).reshape(shape)
+            for name, dtype, shape, values in exports.tensors(path.read_bytes())
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} holds no weights of float32: {visible(repr(error))}", "restore the adapter"
+        ) from None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from training.errors import DataError, visible
 from training.files import append_durably, write_atomic
 
 FILE = "trace.jsonl"
@@ -34,11 +35,24 @@ def of_step(
 
 
 def read(path: Path) -> list[Row]:
-    """Rows in order of steps; an unfinished last line is left out, and the last word on a step counts."""
+    """Rows in order of steps; an unfinished last line is left out, and the last word on a step counts.
+
+    Raises DataError for any other line that is no row.
+    """
     if not path.is_file():
         return []
-    rows = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
-    return [row for _, row in sorted({int(row["step"]): row for row in rows}.items())]
+    rows: dict[int, Row] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        if line:
+            try:
+                row = json.loads(line)
+                rows[int(row["step"])] = row
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                raise DataError(
+                    f"line {number} of {path} is no step's: {visible(repr(error))}",
+                    "restore the file, or take that line out",
+                ) from None
+    return [row for _, row in sorted(rows.items())]
 
 
 def append(path: Path, row: Row) -> None:

@@ -1,6 +1,7 @@
 """Two runs are told apart by the first thing in which they differ, and by how much."""
 
 import json
+import math
 import shutil
 import struct
 from pathlib import Path
@@ -96,6 +97,38 @@ def test_weights_are_compared_when_both_have_finished(tmp_path):
     assert not found.identical
     assert found.sizes["adapter"] == 0.5
     assert "the adapters differ" in found.words()
+
+
+def test_what_is_not_a_number_is_the_largest_difference(two):
+    change(two[1], 2, "logprobs", [float("nan"), -2.0])
+    shutil.rmtree(two[1] / "adapter")
+    (write_run(two[1] / "other", weight=float("nan")) / "adapter").rename(two[1] / "adapter")
+    sizes = differences.compare(*two).sizes
+    assert math.isnan(sizes["logprobs"])
+    assert math.isnan(sizes["adapter"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("rows", None), ("tokens", ["x"]), ("logprobs", [None, -2.0]), ("rewards", "ab")],
+)
+def test_a_step_as_no_run_writes_it_is_named(two, kind, value):
+    change(two[1], 2, kind, value)
+    with pytest.raises(DataError, match="step 2 in "):
+        differences.compare(*two)
+
+
+@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x" * 99)])
+def test_an_adapter_that_cannot_be_read_is_named(two, harm):
+    harm(two[1] / "adapter" / exports.WEIGHTS)
+    with pytest.raises(DataError, match=exports.WEIGHTS):
+        differences.compare(*two)
+
+
+def test_nothing_is_said_of_adapters_that_are_not_there(two):
+    for run in two:
+        (run / "run.json").write_text("{}")
+    assert differences.compare(*two).words() == "identical in all 3 steps; neither has an adapter yet"
 
 
 def test_a_run_that_stopped_early_is_not_identical(tmp_path):

@@ -1,6 +1,9 @@
 """The record of steps survives a crash at any place of it."""
 
+import pytest
+
 from training import trace
+from training.errors import DataError
 
 
 def row(step: int, reward: float = 0.5) -> trace.Row:
@@ -21,6 +24,15 @@ def test_an_unfinished_line_and_earlier_words_on_a_step_do_not_count(tmp_path):
     with path.open("a") as file:
         file.write('{"step": 3, "rows')
     assert trace.read(path) == [row(1), row(2, 0.9)]
+
+
+@pytest.mark.parametrize("line", ["{garbage", "[]", "{}", "\0\0", "\udcff", "[" * 100_000, '{"step": null}'])
+def test_a_line_that_is_no_row_is_named(tmp_path, line):
+    path = tmp_path / trace.FILE
+    trace.append(path, row(1))
+    path.write_bytes(path.read_bytes() + line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(DataError, match=f"^line 2 of {path}"):
+        trace.read(path)
 
 
 def test_going_back_drops_what_was_lost(tmp_path):
