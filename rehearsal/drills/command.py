@@ -18,6 +18,7 @@ from rehearsal.drills.site import Site
 from rehearsal.progress import Stage
 from rehearsal.session import Order, Session, begun, run_name
 from rehearsal.stages import CLUSTER, Rehearsal
+from training.errors import ConfigError
 
 
 @click.command()
@@ -74,6 +75,8 @@ def drill(
       skypod drill --fault head --kills 2
       skypod drill --on-cluster --action replace
     """
+    if perform and not on_cluster:
+        raise ConfigError("--perform is of --on-cluster", "give both, or leave it out to drill this machine")
     if on_cluster:
         _on_cluster(on_cluster_drill.order(environment_name, **chosen), perform, yes, as_json)
         return

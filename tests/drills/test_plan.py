@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from rehearsal.drills import plan
+from rehearsal.drills.command import drill as command
 from rehearsal.drills.faults import BOUNDARY, FAULTS, PHASES
 from training import recipe
 from training.errors import ConfigError
@@ -63,6 +64,7 @@ def test_what_the_machine_lacks_is_left_out_by_name():
             lambda: plan.draw(_with({"checkpoints.every_steps": 2}), 1, 0, ["driver"]),
             "checkpoints.every_steps = 2",
         ),
+        (lambda: command.main(["--perform", "--fault", "none"], standalone_mode=False), "--on-cluster"),
         (lambda: plan.draw(_with({"optimization.steps": 2}), 1, 0, ["torn checkpoint"]), "no step of 2"),
     ],
 )
