@@ -35,7 +35,10 @@ NEXT_ATTEMPT_S = 600.0
 _cluster = click.option("--cluster", "name", default="skypod", show_default=True, help="The RayCluster.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 _price = click.option(
-    "--usd-per-hour", type=float, default=None, help="For recovery.max_usd; by default from list prices."
+    "--usd-per-hour",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="For recovery.max_usd; by default from list prices.",
 )
 _entrypoint = click.option(
     "--entrypoint",

@@ -151,6 +151,12 @@ def test_what_is_not_there_is_said_to_be_missing(call):
         assert words in str(error)
 
 
+def test_a_price_below_nothing_does_not_lift_the_limit_of_cost(call):
+    refused = call("submit", RECIPE, "--run", "r", "--usd-per-hour", "-1")
+    assert refused.exit_code == 2
+    assert "'--usd-per-hour': -1.0 is not in the range" in refused.output
+
+
 def test_the_status_lists_supervisors_beside_jobs(call, at):
     call("submit", RECIPE, "--run", "r", script=TOLD, code=10)
     call("follow", "r")
