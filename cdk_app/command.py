@@ -1,5 +1,6 @@
 """The `skypod` command: one group, its parts loaded when they are used."""
 
+import errno
 import importlib
 import sys
 
@@ -63,7 +64,7 @@ OUTSIDE = {
     "urllib3.exceptions": ("HTTPError",),
 }
 """What the libraries below us raise when AWS, Kubernetes or Ray does not answer or refuses."""
-FILE_REMEDY = "look at what is in that place, and who may read and write it"
+FILE_REMEDY = "look at what is in that place, how much is free, and who may read and write it"
 OUTSIDE_REMEDY = "check credentials, region and network: `aws sts get-caller-identity`, `kubectl get nodes`"
 
 
@@ -110,7 +111,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except outside() as error:
         click.secho(f"error: {type(error).__name__}: {str(error)[:1500]}", fg="red", err=True)
-        of_a_file = isinstance(error, OSError) and error.filename is not None
+        of_a_file = isinstance(error, OSError) and (
+            error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT)
+        )
         click.echo(f"  -> {FILE_REMEDY if of_a_file else OUTSIDE_REMEDY}", err=True)
         sys.exit(SubstrateError.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """`skypod rehearse` before it starts anything: each trouble is said, nothing is begun."""
 
+import errno
 import fcntl
 import io
 import json
@@ -69,6 +70,16 @@ def test_a_wrong_argument_ends_with_code_2_and_a_remedy(arguments, said, monkeyp
         command.main()
     told = capsys.readouterr().err
     assert (ended.value.code, said in told) == (2, True), told
+
+
+def test_a_full_disk_is_not_called_a_trouble_of_credentials(monkeypatch, capsys):
+    def full(**_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write says it: without a file
+
+    monkeypatch.setattr(command, "cli", full)
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "how much is free" in capsys.readouterr().err
 
 
 def test_without_node_the_remedy_is_to_install_it(tmp_path):
