@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from training.errors import DataError, SkypodError, SubstrateError
+from training.errors import DataError, SkypodError, SubstrateError, visible
 from training.files import read_json, write_json
 from training.locks import locked
 
@@ -57,10 +57,14 @@ def read(run_dir: Path) -> Lease:
     if not path.exists():
         return Lease()
     try:
-        return Lease(**read_json(path))
-    except (ValueError, TypeError) as error:
+        found = Lease(**read_json(path))
+        kinds = ((found.token, int), (found.holder, str), (found.beat, int), (found.spent_s, int | float))
+        if not all(isinstance(value, kind) for value, kind in kinds):
+            raise TypeError(f"{found} is none")
+        return found
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(
-            f"{path} is no lease: {error}",
+            f"{path} is no lease: {visible(str(error))}",
             "stop every job of the run, then remove that file",
         ) from None
 

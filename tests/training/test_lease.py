@@ -132,7 +132,7 @@ def test_publishing_and_the_manifest_share_one_lock(tmp_path):
 
 
 def test_a_file_that_is_no_lease_is_said_to_be_none(tmp_path):
-    for text in ("", "[]", '{"token": 1, "owner": "x"}'):
+    for text in ("", "[]", "[" * 100_000, '{"token": 1, "owner": "x"}', '{"token": "1"}', '{"holder": null}'):
         (tmp_path / lease.FILE).write_text(text)
         with pytest.raises(DataError, match="is no lease"):
             lease.read(tmp_path)
