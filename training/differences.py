@@ -4,7 +4,7 @@ On one kind of CPU with fixed thread counts an interrupted run equals an uninter
 that cannot be promised (GPU), the sizes of the differences say how far apart two runs are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def _sizes(pairs: Sequence[tuple[Row, Row]]) -> dict[str, float]:
 
 
 def _largest_difference(a: Path, b: Path) -> float:
-    """Of two adapters of float32 weights, as checkpoints hold them; infinite where the tensors are others."""
+    """Of two adapters; infinite where the tensors are others."""
     one, other = _tensors(a), _tensors(b)
     if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
         return float("inf")
@@ -168,10 +168,18 @@ def _largest(values: Any) -> float:
 def _tensors(path: Path) -> dict[str, np.ndarray]:
     try:
         return {
-            name: np.frombuffer(values, dtype={"F32": "<f4"}[dtype]).reshape(shape)
+            name: _FLOATS[dtype](values).reshape(shape)
             for name, dtype, shape, values in exports.tensors(path.read_bytes())
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} holds no weights of float32: {visible(repr(error))}", "restore the adapter"
+            f"{path} holds no weights that can be compared: {visible(repr(error))}", "restore the adapter"
         ) from None
+
+
+_FLOATS: dict[str, Callable[[bytes], np.ndarray]] = {
+    "F32": lambda values: np.frombuffer(values, dtype="<f4"),
+    "F16": lambda values: np.frombuffer(values, dtype="<f2").astype("<f4"),
+    "BF16": lambda values: (np.frombuffer(values, dtype="<u2").astype("<u4") << 16).view("<f4"),
+}
+"""From the bytes of a type in safetensors' words to float32, which holds all of them."""

@@ -14,11 +14,15 @@ from training import differences, exports, trace
 from training.errors import DataError
 
 
-def write_run(folder: Path, steps: int = 3, weight: float = 0.25) -> Path:
+def write_run(folder: Path, steps: int = 3, weight: float = 0.25, dtype: str = "F32") -> Path:
     adapter = folder / "adapter"
     adapter.mkdir(parents=True)
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}}).encode()
-    content = struct.pack("<Q", len(header)) + header + struct.pack("<ff", 1.0, weight)
+    values = struct.pack("<ee" if dtype == "F16" else "<ff", 1.0, weight)
+    if dtype == "BF16":  # the upper half of a float32
+        values = values[2:4] + values[6:8]
+    tensor = {"dtype": dtype, "shape": [2, 1], "data_offsets": [0, len(values)]}
+    header = json.dumps({"w": tensor}).encode()
+    content = struct.pack("<Q", len(header)) + header + values
     (adapter / exports.WEIGHTS).write_bytes(content)
     (adapter / exports.CONFIG).write_text('{"r": 1}')
     (folder / "run.json").write_text(json.dumps({"adapter": {"folder": "adapter"}}))
@@ -97,6 +101,12 @@ def test_weights_are_compared_when_both_have_finished(tmp_path):
     assert not found.identical
     assert found.sizes["adapter"] == 0.5
     assert "the adapters differ" in found.words()
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_weights_of_every_type_that_an_adapter_may_have_are_compared(tmp_path, dtype):
+    runs = [write_run(tmp_path / str(weight), weight=weight, dtype=dtype) for weight in (0.25, 0.5)]
+    assert differences.compare(*runs).sizes["adapter"] == 0.25
 
 
 def test_what_is_not_a_number_is_the_largest_difference(two):
