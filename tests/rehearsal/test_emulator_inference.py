@@ -169,6 +169,7 @@ def test_a_component_that_somebody_deleted_is_told(session, destination, folders
             "Container": {"ArtifactUrl": f"s3://artifacts/adapters/{folders[0].name}.tar.gz"},
         },
     )
+    assert wait(lambda: destination.loaded() == {folders[0].name}, 5)
 
 
 def test_a_parameter_that_names_another_adapter_is_refused_by_the_emulator(session, destination, folders):

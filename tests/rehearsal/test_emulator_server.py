@@ -272,7 +272,7 @@ def _until(done: Any, timeout_s: float = 20.0) -> None:
 
 
 def test_unimplemented_operations_say_so(aws: EmulatedAws):
-    assert _code(aws.session().client("sagemaker").list_models) == "NotImplemented"
+    assert _code(aws.session().client("sagemaker").list_hubs) == "NotImplemented"
 
 
 def test_a_taken_port_is_an_error_with_a_remedy(aws: EmulatedAws, kube: KubeApi, tmp_path: Path):
