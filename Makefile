@@ -9,11 +9,12 @@ SEED ?= 0
 BIN := .venv/bin
 TRAIN_BIN := .venv-train/bin
 HEAVY := emulator or ray or skyrl or vllm or slow
-WHOLE := tests/rehearsal tests/skyrl tests/drills
+WHOLE := tests/rehearsal tests/skyrl
+DRILLS := tests/drills
 # A PYTHONDONTWRITEBYTECODE from outside would make every process compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install rehearse sweep drill warm-start stop test test-whole test-parts test-fast lint synth clean
+.PHONY: help install rehearse sweep drill warm-start stop test test-whole test-parts test-drills test-fast lint synth clean
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -33,7 +34,7 @@ rehearse: install ## The whole job on this machine (RECIPE=smoke for the short o
 sweep: install ## The recipe under several seeds, one after another (SEEDS=0,1,2); run again to go on
 	@$(BIN)/skypod sweep $(RECIPE) --seeds $(SEEDS)
 
-drill: install ## Runs under faults against one without (KILLS=40 SEED=0), an hour or so; run again to go on
+drill: install ## Runs under faults against one without (KILLS=40 SEED=0), an hour and a half; run again to go on
 	@$(BIN)/skypod drill --kills $(KILLS) --seed $(SEED)
 
 warm-start: install ## Make the tiny base policy of the rehearsal anew
@@ -45,8 +46,9 @@ stop: ## End a rehearsal that is running or was kept up
 test-fast: .venv/.complete node_modules/.complete ## Everything that starts no emulator, Ray, SkyRL, vLLM or other servers
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not ($(HEAVY))"
 
-test: install ## All tests, those of whole rehearsals and trainings beside those of single parts
+test: install ## All tests, those of whole rehearsals and trainings beside those of single parts, then drills alone
 	@$(MAKE) --no-print-directory -j2 test-whole test-parts
+	@$(MAKE) --no-print-directory test-drills
 
 test-whole:
 	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)" $(WHOLE)
@@ -54,7 +56,11 @@ test-whole:
 test-parts:
 	$(TRAIN_BIN)/python -m pytest -q tests/tiny tests/cpu tests/gym
 	$(MAKE) --no-print-directory test-fast
-	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)" $(addprefix --ignore=,$(WHOLE))
+	$(BIN)/python -m pytest -q --durations=15 -m "$(HEAVY)" $(addprefix --ignore=,$(WHOLE) $(DRILLS))
+
+# Alone: a run that is killed again and again on a busy machine says little of how long it takes to recover.
+test-drills:
+	$(BIN)/python -m pytest -q --durations=3 -m "$(HEAVY)" $(DRILLS)
 
 lint: .venv/.complete ## Style, imports and likely faults
 	$(BIN)/ruff check .
