@@ -17,7 +17,7 @@ from training import reward as rewards
 from training.conversation import Conversation, Policy, Turn
 from training.environments import Environment, EpisodeResult, Game, Task, named
 from training.errors import ConfigError, DataError, SkypodError, SubstrateError
-from training.files import Appended, Appender, parse_json, read_whole
+from training.files import Appended, Appender, parse_json, read_whole, whole_lines
 from training.protocol import strip_end
 from training.samples import clustered_interval, pass_at
 from training.statistics import clopper_pearson, mcnemar_exact
@@ -407,7 +407,7 @@ def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Task]) ->
         )
     content = path.read_bytes()
     with path.open("r+b") as file:
-        file.truncate(content.rfind(b"\n") + 1)
+        file.truncate(len(whole_lines(content)))
     return found
 
 

@@ -1,8 +1,10 @@
 import json
 from pathlib import Path
 
+import boto3
 import numpy as np
 import pytest
+from moto import mock_aws
 
 from serving import tensors
 from serving.base import Base
@@ -27,3 +29,15 @@ def base(base_dir: Path) -> Base:
 @pytest.fixture
 def export(tmp_path: Path, base: Base) -> Path:
     return write_export(tmp_path / "export", language_weights(base))
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A client of the process's mocked AWS, with a bucket `artifacts`."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="artifacts")
+        yield client

@@ -4,9 +4,7 @@ import os
 import tarfile
 import time
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from serving import archive, store
 from serving.adapter import package
@@ -23,17 +21,6 @@ def packaged(export, base_dir, tmp_path):
         return tmp_path / run / adapter.name
 
     return make
-
-
-@pytest.fixture
-def s3(monkeypatch):
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket="artifacts")
-        yield client
 
 
 def test_an_archive_holds_what_the_engine_reads_and_nothing_of_who_made_it(packaged, s3):

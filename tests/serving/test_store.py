@@ -1,23 +1,10 @@
 from pathlib import Path
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from serving import store
 from serving.adapter import package
 from training.errors import DataError, SubstrateError
-
-
-@pytest.fixture
-def s3(monkeypatch):
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket="artifacts")
-        yield client
 
 
 @pytest.fixture
