@@ -27,6 +27,7 @@ from rehearsal.kube.garbage import Housekeeper
 from rehearsal.kube.kinds import Registry
 from rehearsal.kube.kubelet import Machine
 from rehearsal.kube.manager import Manager
+from rehearsal.kube.ports import Ports
 from rehearsal.kube.resources import Resources, Write
 from rehearsal.kube.store import Store
 from rehearsal.kube.validation import Validator
@@ -51,6 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 async def main(options: argparse.Namespace) -> None:
     endpoint = f"https://127.0.0.1:{options.port}"
+    ports = Ports()
     ca_file, certificate, key = tls.write(options.state / "tls")
     store, registry, validator = Store(), Registry(), Validator()
     resources = Resources(store, registry, validator)
@@ -87,7 +89,7 @@ async def main(options: argparse.Namespace) -> None:
     server = asyncio.create_task(serve(api, config, shutdown_trigger=server_stop.wait))
     chores = asyncio.create_task(housekeeper.run())
     await until_listening(options.port, server)
-    manager = await asyncio.to_thread(start_manager, endpoint, ca_file, own_token, machine)
+    manager = await asyncio.to_thread(start_manager, endpoint, ca_file, own_token, machine, ports)
     ready = options.state / READY_FILE
     ready.with_suffix(".part").write_text(json.dumps({"endpoint": endpoint, "pid": os.getpid()}))
     ready.with_suffix(".part").replace(ready)
@@ -128,9 +130,9 @@ def bootstrap(resources: Resources, crds: Path | None, cache: Path) -> None:
         resources.create(definitions, "", crd, lenient)
 
 
-def start_manager(endpoint: str, ca_file: Path, token: str, machine: Machine) -> Manager:
+def start_manager(endpoint: str, ca_file: Path, token: str, machine: Machine, ports: Ports) -> Manager:
     access = Access(endpoint, ca_file, token, machine.state_dir / "discovery.json")
-    manager = Manager(access, machine)
+    manager = Manager(access, machine, ports)
     manager.start()
     return manager
 

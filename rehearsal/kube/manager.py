@@ -21,9 +21,10 @@ STOP_S = 20.0
 
 
 class Manager:
-    def __init__(self, access: Access, machine: Machine):
+    def __init__(self, access: Access, machine: Machine, ports: Ports):
         self._access = access
         self._machine = machine
+        self._ports = ports
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="controllers")
@@ -44,15 +45,14 @@ class Manager:
             cache.start()
         for cache in caches.values():
             cache.filled.wait(10)
-        ports = Ports()
         kubelet = Kubelet(self._access, caches["Pod"], self._machine)
         parts = [
-            RayClusters(self._access, caches["RayCluster"], caches["Pod"], ports),
+            RayClusters(self._access, caches["RayCluster"], caches["Pod"], self._ports),
             RayServices(
                 self._access,
                 caches["RayService"],
                 caches["Pod"],
-                ports,
+                self._ports,
                 self._machine.state_dir / "adapters",
                 self._machine.s3,
             ),

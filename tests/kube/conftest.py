@@ -11,8 +11,8 @@ from botocore.config import Config
 from kubernetes import client
 
 from cdk_app import kube
-from rehearsal.kube.ports import Ports
 from rehearsal.kube.process import KubeStandIn
+from rehearsal.substrate import free_ports
 from tests.kube import sts as fake_sts
 
 CLUSTER = "skypod-test"
@@ -67,7 +67,7 @@ def sts() -> Iterator[fake_sts.Sts]:
 def make_stand_in(folder: Path, sts: fake_sts.Sts, python: str = sys.executable) -> KubeStandIn:
     return KubeStandIn(
         folder / "kube",
-        port=Ports().block(1)[0],
+        port=free_ports(1)[0],
         train_python=Path(python),
         shared_dir=folder / "shared",
         aws_url=sts.url,

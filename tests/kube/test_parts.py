@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rehearsal.kube import environment, patch, quantities, schemas
+from rehearsal.kube import ports as reserved
 from rehearsal.kube.adapters import AdapterError, LocalAdapter, fetch
 from rehearsal.kube.controllers import raynode, vllm
-from rehearsal.kube.ports import Ports, is_free
+from rehearsal.kube.ports import RANGE, STAND_INS, Ports, is_free
 from rehearsal.kube.status import ApiError
 from rehearsal.kube.volumes import Rewriter, VolumeError
 from rehearsal.kube.watch import label_filter
@@ -200,8 +201,16 @@ def test_adapters_elsewhere_than_in_s3_or_outside_their_folder_are_refused(tmp_p
         fetch(evil, "s3://b/a", tmp_path)
 
 
-def test_ports_are_free_distinct_and_come_back():
+@pytest.fixture
+def ports(monkeypatch):
+    # Not the ranges of stand-ins that may run beside this test.
+    monkeypatch.setattr(reserved, "FIRST", 12000)
     ports = Ports(seed=1)
+    yield ports
+    ports.close()
+
+
+def test_ports_are_free_distinct_and_come_back(ports):
     first, second = ports.block(50), ports.block(50)
     assert not set(first) & set(second)
     with socket.socket() as taken:
@@ -209,7 +218,27 @@ def test_ports_are_free_distinct_and_come_back():
         assert not is_free(first[0])
     ports.release(first)
     with pytest.raises(SubstrateError, match="no 10000 neighbouring free ports"):
-        ports.block(10000) and ports.block(10000)
+        ports.block(10000)
+    whole = ports.block(RANGE // 3)
+    assert len(whole) == RANGE // 3
+    with pytest.raises(SubstrateError, match="neighbouring free ports"):
+        [ports.block(RANGE // 3) for _ in range(3)]
+
+
+def test_no_two_stand_ins_choose_the_same_port_even_before_anyone_listens_there(ports):
+    """Two servers that listen late once got one port, and the one was taken for the other."""
+    others = []
+    try:
+        for _ in range(STAND_INS - 1):
+            others.append(Ports(seed=1))
+        chosen = [{port for _ in range(20) for port in book.block(20)} for book in [ports, *others]]
+        assert len(set().union(*chosen)) == sum(len(one) for one in chosen)
+        with pytest.raises(SubstrateError, match=f"{STAND_INS} Kubernetes stand-ins run"):
+            Ports(seed=1)
+    finally:
+        for other in others:
+            other.close()
+    Ports(seed=1).close()
 
 
 def test_label_selectors():
