@@ -23,7 +23,7 @@ def compare(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None
     """
     found = differences.compare(run_a, run_b)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         click.echo(found.words())
         if not found.identical:

@@ -27,6 +27,7 @@ from training import jobs
 from training import recipe as recipes
 from training.errors import ConfigError, SubstrateError
 from training.jobs import Endpoint
+from training.supervisor import decisions
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 NEXT_ATTEMPT_S = 600.0
@@ -36,7 +37,7 @@ _cluster = click.option("--cluster", "name", default="skypod", show_default=True
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 _price = click.option(
     "--usd-per-hour",
-    type=click.FloatRange(min=0),
+    type=float,
     default=None,
     help="For recovery.max_usd; by default from list prices.",
 )
@@ -263,6 +264,7 @@ def run_name(name: str) -> str:
 def _apply(
     at: Deployed, run: str, recipe: str, name: str, price: float | None, entrypoint: str, request: str = ""
 ) -> None:
+    decisions.require_price(price)
     chosen = recipes.parse(recipe, f"the recipe of run {run!r}")
     raycluster.require_room(at.environment, chosen.topology)
     at.ray(name)  # says what is missing before anything is made

@@ -4,6 +4,7 @@ On one kind of CPU with fixed thread counts an interrupted run equals an uninter
 that cannot be promised (GPU), the sizes of the differences say how far apart two runs are.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,7 +75,8 @@ class Comparison:
         return f"identical in all {self.steps} steps{adapter}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"identical": self.identical, "words": self.words(), **asdict(self)}
+        """Numbers that JSON has no word for are "nan" and "inf"."""
+        return _told({"identical": self.identical, "words": self.words(), **asdict(self)})
 
 
 def compare(a: Path, b: Path) -> Comparison:
@@ -163,6 +165,12 @@ def _largest_difference(a: Path, b: Path) -> float:
 def _largest(values: Any) -> float:
     """NaN where one is, whatever its place: unlike max."""
     return float(np.max(values, initial=0.0))
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _told(each) for key, each in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:

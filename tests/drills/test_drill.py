@@ -38,8 +38,8 @@ STRIKES = [
     Strike("driver", START, 0, 0.5),
     Strike("supervisor", "rollout", 1, 0.5),
     Strike("driver", BOUNDARY, 2, 0.0),
-    Strike("rank", "update", 3, 0.5),
-    Strike("raylet", "evaluation", 4, 0.5),
+    Strike("raylet", "update", 3, 0.5),
+    Strike("supervisor", "evaluation", 4, 0.5),
 ]
 
 

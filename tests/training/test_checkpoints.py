@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.checkpoint_files import OWN, cut, empty, flip, write
+from training.checkpoints import store as module
 from training.checkpoints.store import META, POINTER, Identity, Store
 from training.errors import DataError
 
@@ -97,6 +98,20 @@ def test_a_checkpoint_whose_meta_nobody_wrote_is_passed_over(store, harm):
     found = store.newest()
     assert found.checkpoint.step == 1
     assert str(store.path(2)) in found.faults[0]
+
+
+@pytest.mark.parametrize("key", ["format", "run", "base", "step", "state", "files", "digest"])
+def test_a_meta_that_lacks_a_key_under_a_digest_that_fits_is_passed_over(store, key):
+    write(store, 1)
+    path = write(store, 2) / META
+    meta = json.loads(path.read_text())
+    del meta["digest"]
+    meta.pop(key, None)
+    sealed = {} if key == "digest" else {"digest": module._digest(meta)}
+    path.write_text(json.dumps(meta | sealed))
+    found = store.newest()
+    assert found.checkpoint.step == 1
+    assert key in found.faults[0]
 
 
 @pytest.mark.parametrize("keep", [1, 3])

@@ -117,6 +117,13 @@ def test_what_is_not_a_number_is_the_largest_difference(two):
     assert math.isnan(sizes["logprobs"])
     assert math.isnan(sizes["adapter"])
 
+    def no_number(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    printed = CliRunner().invoke(command, [*(str(run) for run in two), "--json"]).output
+    told = json.loads(printed, parse_constant=no_number)
+    assert (told["sizes"]["adapter"], told["first"]["b"]) == ("nan", "nan")
+
 
 @pytest.mark.parametrize(
     ("kind", "value"),

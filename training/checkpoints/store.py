@@ -239,6 +239,8 @@ def _checked(folder: Path, named: str) -> dict[str, Any]:
         meta = json.loads((folder / META).read_bytes())
         digest = meta.pop("digest")
         entries = meta["files"].items()
+        if missing := [key for key in ("format", "run", "base", "step", "state") if key not in meta]:
+            raise damaged(f"{META} says no {missing[0]}")
         if digest != _digest(meta):
             raise damaged(f"{META} does not fit its own digest")
         for name, entry in entries:

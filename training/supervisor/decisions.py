@@ -1,9 +1,11 @@
 """What the supervisor does next, decided from plain facts; nothing here has an effect or asks a clock."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from training.errors import ConfigError
 from training.jobs import Node
 from training.recipe import Recovery, Topology
 from training.supervisor.failure import Failure, Kind
@@ -64,6 +66,14 @@ def next_move(past: Past, recovery: Recovery) -> Retry | GiveUp:
         return Retry(0.0)
     backoff_s = min(recovery.longest_backoff_s, recovery.backoff_s * 2.0**past.fruitless)
     return Retry(max(backoff_s, NODE_DEAD_S if failure.kind is Kind.NODE_LOST else 0.0))
+
+
+def require_price(usd_per_hour: float | None) -> None:
+    """Raises ConfigError for what is no price: with NaN, nothing would ever be overspent."""
+    if usd_per_hour is not None and not 0 <= usd_per_hour < math.inf:
+        raise ConfigError(
+            f"{usd_per_hour} USD an hour is no price", "give --usd-per-hour as zero or more dollars"
+        )
 
 
 def overspent(recovery: Recovery, spent_s: float, usd_per_hour: float | None) -> GiveUp | None:

@@ -37,19 +37,19 @@ def require_allowed(run: str, found: Changes, *, resumed: bool) -> None:
 
     Without `resumed` none may: a run that is submitted twice by mistake is not to change its recipe.
     """
-    refused = [key for key in found if not resumed or not (_within(key, EXACT) or _within(key, INEXACT))]
-    if not refused:
+    refused = [key for key in found if not (_within(key, EXACT) or _within(key, INEXACT))]
+    if not found or (resumed and not refused):
         return
-    if not resumed:
+    if resumed:
         raise ConfigError(
-            f"run {run!r} exists already, with another recipe: {describe(found)}",
-            f"resume it with the changed recipe: `skypod train resume {run} --recipe FILE`; or choose "
-            "another run id",
+            f"run {run!r} cannot be resumed with this recipe: {describe(found)}\n"
+            f"what was trained under the old {', '.join(refused)} would not be what the recipe says",
+            f"undo these, or start a new run; a resumed one may change {', '.join([*EXACT, *INEXACT])}",
         )
+    way_on = f"resume it with the changed recipe: `skypod train resume {run} --recipe FILE`; or "
     raise ConfigError(
-        f"run {run!r} cannot be resumed with this recipe: {describe(found)}\n"
-        f"what was trained under the old {', '.join(refused)} would not be what the recipe says",
-        f"undo these, or start a new run; a resumed one may change {', '.join([*EXACT, *INEXACT])}",
+        f"run {run!r} exists already, with another recipe: {describe(found)}",
+        f"{'' if refused else way_on}choose another run id",
     )
 
 

@@ -15,7 +15,7 @@ from training.locks import LockedError
 from training.recipe import Recipe
 from training.supervisor import resume as resuming
 from training.supervisor.cluster import Cluster
-from training.supervisor.decisions import GiveUp, Past, Retry, lacking, next_move, overspent
+from training.supervisor.decisions import GiveUp, Past, Retry, lacking, next_move, overspent, require_price
 from training.supervisor.failure import Failure, Kind, classify
 from training.supervisor.record import Event, Record
 from training.supervisor.resume import Accepted
@@ -57,6 +57,7 @@ def supervise(
     FencedError when another supervisor takes the run over. However this ends, a job that runs goes on, and
     the next supervisor follows it.
     """
+    require_price(usd_per_hour)
     if recipe.recovery.max_usd is not None and usd_per_hour is None:
         raise ConfigError(
             f"recovery.max_usd = {recipe.recovery.max_usd:g} needs a price of the cluster",

@@ -50,6 +50,13 @@ def test_a_run_that_is_submitted_twice_keeps_its_recipe():
     assert "skypod train resume r --recipe FILE" in refused.value.remedy
 
 
+def test_a_run_that_is_submitted_twice_is_not_told_to_resume_what_no_resume_may_change():
+    found = resume.changes(load(), load(seed=8, recovery__max_attempts=9))
+    with pytest.raises(ConfigError, match=r"exists already, with another recipe") as refused:
+        resume.require_allowed("r", found, resumed=False)
+    assert refused.value.remedy == "choose another run id"
+
+
 def test_allowed_changes_are_recorded_and_used(world):
     world.script = [lost(), lost(), lost(), success]
     assert world.supervise().outcome == "given up"

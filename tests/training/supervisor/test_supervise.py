@@ -267,6 +267,14 @@ def test_a_budget_of_money_counts_waiting_and_earlier_supervisors(world):
     assert world.now == pytest.approx(5000 + 70, abs=3)
 
 
+@pytest.mark.parametrize("price", [float("nan"), float("inf"), -1.0])
+def test_what_is_no_price_is_refused_before_anything_is_begun(world, price):
+    world.begin_with(recovery__max_usd=1.0)
+    with pytest.raises(ConfigError, match="is no price"):
+        world.supervise(usd_per_hour=price)
+    assert world.attempts() == []
+
+
 def test_a_topology_that_never_is_whole_is_given_up_with_what_is_missing(world):
     world.kill_worker("worker-0")
     verdict = world.supervise()
