@@ -11,8 +11,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from stacks.names import PARTS
-from stacks.optional import Domain, Governance, InferenceEndpoint, Studio
+from stacks.optional import Domain, Governance, Studio
 from stacks.ranges import between, block, distinct
+from stacks.workloads import Ray, Serving
 from training.toml_settings import Section
 
 # Lustre SSD PERSISTENT_2 comes in 1.2 TiB, then in steps of 2.4 TiB.
@@ -201,31 +202,6 @@ class HyperPod(Section):
         return self
 
 
-class PodResources(Section):
-    """What one Ray pod asks for; it must stay below the node's allocatable, not its nameplate."""
-
-    cpus: Annotated[int, between(1, 192)]
-    memory_gib: Annotated[int, between(1, 2_048)]
-    shared_memory_gib: Annotated[int, between(1, 1_024)] = 16
-
-    @model_validator(mode="after")
-    def _shared_is_part(self) -> Self:
-        if self.shared_memory_gib >= self.memory_gib:
-            raise ValueError(
-                f"shared_memory_gib = {self.shared_memory_gib} counts against memory_gib = {self.memory_gib} "
-                "and must be less"
-            )
-        return self
-
-
-class Ray(Section):
-    """The Ray version inside the train image, and the sizes of the training pods."""
-
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.57.0"
-    head: PodResources
-    worker: PodResources
-
-
 class Charts(Section):
     """Helm charts, each pinned; the HyperPod one exists only in a git repository."""
 
@@ -293,31 +269,6 @@ class Guardrails(Section):
     @classmethod
     def _each_once(cls, value: tuple[int, ...]) -> Sequence[int]:
         return distinct(value)
-
-
-class Serving(Section):
-    """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes.
-
-    `endpoint` is another place to promote to. `max_adapters` is how many either has room for.
-    """
-
-    ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.60.0"
-    head: PodResources = PodResources(cpus=8, memory_gib=32, shared_memory_gib=8)
-    replica: PodResources = PodResources(cpus=16, memory_gib=128, shared_memory_gib=16)
-
-    gpus_per_replica: Annotated[int, between(1, 8)] = 1
-    replicas: Annotated[int, between(1, 8)] = 1
-    max_adapters: Annotated[int, between(1, 64)] = 4
-    endpoint: InferenceEndpoint | None = None
-
-    @model_validator(mode="after")
-    def _room_for_a_rollout(self) -> Self:
-        if self.endpoint and self.max_adapters < 3:
-            raise ValueError(
-                f"max_adapters = {self.max_adapters}: an endpoint needs room for 3, which are what is live, "
-                "what was before, and the candidate"
-            )
-        return self
 
 
 class Environment(Section):
@@ -432,10 +383,16 @@ class Environment(Section):
         name, serving = self.hyperpod.replica_group, self.serving
         group = self.hyperpod.groups[name]
         room = group.count * (group.gpus // serving.gpus_per_replica)
-        if serving.replicas > room:
+        if serving.max_replicas > room:
             raise ValueError(
-                f"serving.replicas = {serving.replicas} with gpus_per_replica = {serving.gpus_per_replica}: "
+                f"serving.max_replicas = {serving.max_replicas} with "
+                f"gpus_per_replica = {serving.gpus_per_replica}: "
                 f"{group.count} nodes with {group.gpus} GPUs have room for {room}; "
                 f"lower them, or raise hyperpod.{name}"
+            )
+        if self.governance.enabled and serving.scales:
+            raise ValueError(
+                f"serving.max_replicas = {serving.max_replicas} is above min_replicas: task governance "
+                "(Kueue) admits no Ray cluster that changes its size; make them equal"
             )
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stacks.ranges import between
+from stacks.ranges import between, in_order
 from training.toml_settings import Section
 
 
@@ -100,8 +100,5 @@ class InferenceEndpoint(Section):
 
     @model_validator(mode="after")
     def _copies_in_order(self) -> Self:
-        if self.max_copies < self.min_copies:
-            raise ValueError(
-                f"max_copies = {self.max_copies} is below min_copies = {self.min_copies}; raise it"
-            )
+        in_order("copies", self.min_copies, self.max_copies)
         return self

@@ -34,3 +34,9 @@ def block(text: str) -> IPv4Network:
         return IPv4Network(text)
     except ValueError as error:
         raise ValueError(f"is no IPv4 block like 203.0.113.0/24: {text!r} ({error})") from None
+
+
+def in_order(what: str, low: int, high: int) -> None:
+    """Raises ValueError where `max_<what>` is below `min_<what>`."""
+    if high < low:
+        raise ValueError(f"max_{what} = {high} is below min_{what} = {low}; raise it")

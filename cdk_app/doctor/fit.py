@@ -4,8 +4,9 @@ from cdk_app.doctor import gpu_memory, host_memory
 from cdk_app.doctor.finding import Finding, Status, Unknown, judge, unknown
 from cdk_app.doctor.instances import INSTANCES, Instance, allocatable
 from cdk_app.doctor.shapes import Shape
-from stacks.environment import Environment, InstanceGroup, PodResources
+from stacks.environment import Environment, InstanceGroup
 from stacks.manifests.raycluster import require_room
+from stacks.workloads import PodResources
 from training.errors import ConfigError
 from training.recipe import Recipe
 
@@ -79,7 +80,7 @@ def check_topology(environment: Environment, recipe: Recipe) -> list[Finding]:
     batches += f"{per_rank} episodes a GPU and update in micro-batches of {opt.micro_batch_episodes}"
     own = environment.hyperpod.serving
     free = own.count * own.gpus if own else group.count * group.gpus - top.ranks
-    replicas = environment.serving.replicas * environment.serving.gpus_per_replica
+    replicas = environment.serving.max_replicas * environment.serving.gpus_per_replica
     return [
         room,
         Finding(AREA, "batches", Status.OK, batches),

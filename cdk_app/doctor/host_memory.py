@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cdk_app.doctor.gpu_memory import DTYPE_BYTES, GIB
 from cdk_app.doctor.shapes import Shape
-from stacks.environment import PodResources
+from stacks.workloads import PodResources
 from training.recipe import Recipe
 
 _PATCHES = 256

@@ -3,12 +3,14 @@
 import re
 from typing import Any
 
-from stacks.environment import Environment, PodResources
+from stacks.environment import Environment
+from stacks.workloads import PodResources
 from training.errors import ConfigError
 
 SHARED_CLAIM = "shared"
 SHARED_PATH = "/shared"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
+UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 _PINNED = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
@@ -50,7 +52,7 @@ def ray_pod(
         "env": [{"name": name, "value": value} for name, value in sorted(env.items())],
         "resources": {"requests": dict(quantity), "limits": dict(quantity)},
         # The shared file system belongs to root, so the container does too, but with nothing else of root's.
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": dict(UNPRIVILEGED),
         "volumeMounts": [
             {"name": "shared", "mountPath": SHARED_PATH},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
@@ -123,13 +125,13 @@ def head_group(
     }
 
 
-def worker_group(name: str, count: int, template: dict[str, Any]) -> dict[str, Any]:
-    """`count` equal workers, neither more nor less."""
+def worker_group(name: str, count: int, template: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+    """`count` equal workers, neither more nor less; with `most`, as many as are asked for between the two."""
     return {
         "groupName": name,
         "replicas": count,
         "minReplicas": count,
-        "maxReplicas": count,
+        "maxReplicas": most or count,
         "rayStartParams": {},
         "template": template,
     }

@@ -5,12 +5,15 @@ from typing import Any
 import yaml
 
 from stacks.environment import Environment
-from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
+from stacks.manifests.pods import MANAGED_BY, UNPRIVILEGED, base_env, head_group, ray_pod, worker_group
 from stacks.outputs import Outputs
 from stacks.queues import queue_labels
+from stacks.workloads import Serving
 
 ADAPTER_ANNOTATION = "skypod/adapter"
 ADAPTER_DIGEST_ANNOTATION = "skypod/adapter-digest"
+_API_ACCESS = "api-access"
+_API_ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def build(
@@ -59,7 +62,11 @@ def build(
                                 "max_model_len": max_model_len,
                                 "tensor_parallel_size": serving.gpus_per_replica,
                             },
-                            "deployment_config": {"num_replicas": serving.replicas},
+                            "deployment_config": {
+                                **_replicas(serving),
+                                # What a replica that goes has accepted gets its answer, however long it is.
+                                "graceful_shutdown_timeout_s": 300,
+                            },
                             "runtime_env": {"env_vars": {"AWS_REGION": outputs.region}},
                         }
                     ]
@@ -67,7 +74,7 @@ def build(
             }
         ]
     }
-    return {
+    service: dict[str, Any] = {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {
@@ -96,7 +103,7 @@ def build(
                 "workerGroupSpecs": [
                     worker_group(
                         "replica",
-                        serving.replicas,
+                        serving.min_replicas,
                         ray_pod(
                             "replica",
                             image=image,
@@ -109,8 +116,59 @@ def build(
                             ports={"serve": 8000, "metrics": 8080},
                             labels=queue,
                         ),
+                        most=serving.max_replicas,
                     )
                 ],
             },
         },
     }
+    if serving.scales:
+        _let_scale(service["spec"]["rayClusterConfig"])
+    return service
+
+
+def _replicas(serving: Serving) -> dict[str, Any]:
+    if not serving.scales:
+        return {"num_replicas": serving.min_replicas}
+    return {
+        "autoscaling_config": {
+            "min_replicas": serving.min_replicas,
+            "max_replicas": serving.max_replicas,
+            "target_ongoing_requests": serving.requests_per_replica,
+        }
+    }
+
+
+def _let_scale(cluster: dict[str, Any]) -> None:
+    """Add Ray's autoscaler, which adds and removes worker pods.
+
+    KubeRay gives the head's service account the right to. Its token goes into the autoscaler's container
+    alone: the one beside it, which runs what others send, has none.
+    """
+    cluster["enableInTreeAutoscaling"] = True
+    cluster["autoscalerOptions"] = {
+        "resources": {kind: {"cpu": "500m", "memory": "1Gi"} for kind in ("requests", "limits")},
+        "securityContext": dict(UNPRIVILEGED),
+        "volumeMounts": [{"name": _API_ACCESS, "mountPath": _API_ACCESS_PATH, "readOnly": True}],
+    }
+    cluster["headGroupSpec"]["template"]["spec"]["volumes"].append(
+        {
+            "name": _API_ACCESS,
+            "projected": {
+                "sources": [
+                    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                    {
+                        "configMap": {
+                            "name": "kube-root-ca.crt",
+                            "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                        }
+                    },
+                    {
+                        "downwardAPI": {
+                            "items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]
+                        }
+                    },
+                ]
+            },
+        }
+    )

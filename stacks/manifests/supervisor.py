@@ -3,7 +3,15 @@
 from typing import Any
 
 from stacks.environment import Environment
-from stacks.manifests.pods import GROUP_LABEL, HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, base_env
+from stacks.manifests.pods import (
+    GROUP_LABEL,
+    HEALTH_LABEL,
+    MANAGED_BY,
+    SHARED_CLAIM,
+    SHARED_PATH,
+    UNPRIVILEGED,
+    base_env,
+)
 from stacks.manifests.storage import service_account
 from stacks.outputs import Outputs
 
@@ -129,7 +137,7 @@ def _pod(
                     {"name": name, "value": value} for name, value in sorted(base_env(outputs.region).items())
                 ],
                 "resources": {"requests": dict(quantity), "limits": dict(quantity)},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": dict(UNPRIVILEGED),
                 "volumeMounts": [
                     {"name": "shared", "mountPath": SHARED_PATH},
                     {"name": "recipe", "mountPath": _RECIPE_PATH, "readOnly": True},

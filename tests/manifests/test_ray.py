@@ -172,6 +172,56 @@ def test_the_service_serves_base_and_adapter(service):
     assert accounts == {"skypod-serving"}
 
 
+def _serving(environment: Environment, **changed: Any) -> Environment:
+    return environment.model_copy(update={"serving": environment.serving.model_copy(update=changed)})
+
+
+def _deployment(service: dict[str, Any]) -> dict[str, Any]:
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    return application["args"]["llm_configs"][0]["deployment_config"]
+
+
+def test_replicas_that_are_fixed_need_no_autoscaler(environment, outputs):
+    service = _serve(_serving(environment, min_replicas=2, max_replicas=2), outputs)
+    spec = service["spec"]["rayClusterConfig"]
+    (workers,) = spec["workerGroupSpecs"]
+    assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (2, 2, 2)
+    assert _deployment(service)["num_replicas"] == 2
+    assert not {"enableInTreeAutoscaling", "autoscalerOptions"} & set(spec)
+
+
+def test_replicas_follow_the_load_between_their_bounds(environment, outputs, ray_faults):
+    scaling = _serving(environment, min_replicas=1, max_replicas=4, requests_per_replica=24)
+    service = _serve(scaling, outputs)
+    assert ray_faults(service) == []
+    spec = service["spec"]["rayClusterConfig"]
+    (workers,) = spec["workerGroupSpecs"]
+    assert spec["enableInTreeAutoscaling"] is True
+    assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (1, 1, 4)
+    deployment = _deployment(service)
+    assert "num_replicas" not in deployment
+    assert deployment["autoscaling_config"] == {
+        "min_replicas": 1,
+        "max_replicas": 4,
+        "target_ongoing_requests": 24,
+    }
+
+
+def test_only_the_autoscalers_container_may_ask_kubernetes(environment, outputs):
+    spec = _serve(_serving(environment, max_replicas=2), outputs)["spec"]["rayClusterConfig"]
+    (mount,) = spec["autoscalerOptions"]["volumeMounts"]
+    assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    assert spec["autoscalerOptions"]["securityContext"]["allowPrivilegeEscalation"] is False
+    head, worker = (group["template"]["spec"] for group in _groups(spec))
+    (volume,) = [volume for volume in head["volumes"] if volume["name"] == mount["name"]]
+    (token, *_) = volume["projected"]["sources"]
+    assert token["serviceAccountToken"]["path"] == "token"
+    assert mount["name"] not in {volume["name"] for volume in worker["volumes"]}
+    for pod in (head, worker):
+        assert pod["automountServiceAccountToken"] is False
+        assert mount["name"] not in {mounted["name"] for mounted in pod["containers"][0]["volumeMounts"]}
+
+
 @pytest.mark.parametrize(("image", "which"), [("train", "cluster"), ("serve", "service")])
 def test_the_manifest_names_the_ray_version_of_its_image(image, which, request):
     spec = request.getfixturevalue(which)["spec"]

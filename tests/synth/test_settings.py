@@ -54,7 +54,8 @@ def test_the_default_is_the_topology_of_the_paper():
         ("namespace", "kube-system", ["namespace = 'kube-system'", "choose a name"]),
         ("ray.worker.shared_memory_gib", 400, ["shared_memory_gib = 400", "memory_gib = 400", "less"]),
         ("serving.gpus_per_replica", 4, ["gpus_per_replica = 4", "3 nodes with 2 GPUs", "room for 0"]),
-        ("serving.replicas", 8, ["serving.replicas = 8", "room for 6"]),
+        ("serving.max_replicas", 8, ["serving.max_replicas = 8", "room for 6"]),
+        ("serving.min_replicas", 2, ["max_replicas = 1 is below min_replicas = 2"]),
         ("guardrails.alert_at_percent", [50, 50], ["alert_at_percent", "50 is named twice"]),
         ("network.node_prefix_bits", 17, ["node_prefix_bits", "17", "from 18"]),
         ("eks.version", "1.20", ["1.20", "1.35"]),
@@ -85,6 +86,16 @@ def test_a_fault_names_the_key_the_value_and_the_remedy(override, value, said):
     with pytest.raises(ConfigError) as raised:
         settings.load("paper", {override: value})
     assert all(word in str(raised.value) for word in said), str(raised.value)
+
+
+def test_replicas_cannot_follow_the_load_under_task_governance():
+    governed = {
+        "governance": {"enabled": True, "teams": [{"name": "research", "gpu_nodes": 3}]},
+        "namespace": "hyperpod-ns-research",
+    }
+    assert settings.load("paper", governed).serving.scales is False
+    with pytest.raises(ConfigError, match=r"serving\.max_replicas = 2 .*Kueue.* make them equal"):
+        settings.load("paper", {**governed, "serving.max_replicas": 2})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""What the RayService says of its replicas, read by Ray Serve's own classes."""
+
+import pytest
+import yaml
+
+pytest.importorskip("ray.serve", reason="needs the training environment")
+
+from ray.serve._private.config import DeploymentConfig
+
+from cdk_app import settings
+from stacks.manifests import rayservice
+from stacks.outputs import Outputs
+
+
+def deployment(**serving: int) -> DeploymentConfig:
+    outputs = Outputs(**{name: "x" for name in Outputs.__dataclass_fields__})
+    service = rayservice.build(
+        settings.load("paper", {f"serving.{key}": value for key, value in serving.items()}),
+        outputs,
+        image=f"registry/serve@sha256:{'0' * 64}",
+        base_model_path="/shared/base",
+        model_id="maze",
+        adapters_uri="s3://bucket/adapters",
+        adapter_name="maze-0",
+        adapter_digest="0",
+        max_lora_rank=32,
+        max_model_len=8192,
+    )
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    return DeploymentConfig(**application["args"]["llm_configs"][0]["deployment_config"])
+
+
+def test_replicas_that_are_fixed():
+    read = deployment(min_replicas=2, max_replicas=2)
+    assert (read.num_replicas, read.autoscaling_config) == (2, None)
+    assert read.graceful_shutdown_timeout_s == 300
+
+
+def test_replicas_that_follow_the_load():
+    scaling = deployment(min_replicas=1, max_replicas=3, requests_per_replica=24).autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas, scaling.target_ongoing_requests) == (1, 3, 24)
