@@ -75,7 +75,7 @@ def of(
 
     `image` serves there; None stands for the environment's own.
     """
-    bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
+    bucket, prefix = deployed.adapters_at
     registry = Registry(
         session.client("sagemaker"),
         session.client("s3"),
@@ -120,7 +120,7 @@ def _endpoint(
             f"--model-id is {where.model_id!r}, and the endpoint's base is {wanted.model_id!r}",
             "give the name in serving.endpoint.model_id",
         )
-    bucket, _, prefix = deployed.adapters_uri.removeprefix("s3://").partition("/")
+    bucket, prefix = deployed.adapters_at
     slots = StackSlots(
         session.client("cloudformation"),
         names.of(environment, deployed.account).stack("inference"),

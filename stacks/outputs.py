@@ -55,6 +55,12 @@ class Outputs:
     adapters_uri: str = _from("serving")
     inference_endpoint_name: str = _from("inference", "")
 
+    @property
+    def adapters_at(self) -> tuple[str, str]:
+        """Bucket and prefix of `adapters_uri`."""
+        bucket, _, prefix = self.adapters_uri.removeprefix("s3://").partition("/")
+        return bucket, prefix
+
 
 def output_key(field_name: str) -> str:
     """The CloudFormation output key of a field: `file_system_id` -> `FileSystemId`."""
