@@ -77,6 +77,9 @@ def read(run_dir: Path) -> dict[str, Any]:
             for entry in held.values() if isinstance(held, dict) else held:
                 if not all(isinstance(entry[text], str) for text in texts):
                     raise TypeError(f"an entry of {section} has no texts as {', '.join(texts)}")
+        for entry in manifest.get("test_started", ()):
+            if "again" not in entry or not isinstance(entry.get("continued", []), list):
+                raise TypeError("an entry of test_started has no again, or a continued that is no list")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _foreign(path, repr(error)) from None
     manifest.path = path

@@ -58,6 +58,7 @@ def perform(
         seal.check(run_dir, what.sealed_as, what.split, what.label, what.again, path)
         note = partial(seal.note_progress, run_dir, what.split, what.label, path)
         records = play(policy, what.tasks, what.settings, on_progress, path, note)
+        seal.require_noted(run_dir, what.split, what.label, path)
         summary = summarize(records).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(run_dir, what.label, path, {"split": what.split, **what.notes, **summary})

@@ -70,6 +70,8 @@ def check(
     """
     if split not in SEALED:
         return
+    if records is not None and records.is_symlink() and not records.exists():
+        raise DataError(f"{records} is a link that leads nowhere", "remove it: records are made there")
     with lineage.changing(run_dir) as manifest:
         entry = _allowed(manifest, candidate, split, label, again)
         manifest.setdefault(PLAYS, [])
@@ -126,6 +128,9 @@ def _keep_noted(records: Path | None, noted: str) -> None:
     to stays as it is."""
     if records is None or not records.is_file():
         return
+    # What a crash in here left: it holds sealed tasks, and nobody could say of which play.
+    for left in records.parent.glob(f".{records.name}.{'?' * 8}"):
+        left.unlink()
     content, kept = read_whole(records), lines_of(records, noted) or 0
     if kept < len(content):
         write_atomic(records, content[:kept])
@@ -191,11 +196,27 @@ def _allowed(
     return entry | {"started": lineage.now(), "again": words}
 
 
+def require_noted(run_dir: Path, split: str, label: str, records: Path) -> None:
+    """Raises DataError where a play that ends has other records than were noted as it was played: someone
+    exchanged its file between two looks at it."""
+    if split in SEALED:
+        for entry in lineage.read(run_dir)[STARTED]:
+            if entry["label"] == label and (unlike := unnoted(entry, file_digest(records))):
+                raise DataError(unlike, "leave its file alone, and start the play again")
+
+
+def unnoted(begun: dict[str, Any], records: str) -> str | None:
+    """What is wrong with an entry of STARTED whose play ended with records of this digest, or None."""
+    if begun.get("noted") == records:
+        return None
+    return f"{begun['label']} ended with other records than were noted as it was played"
+
+
 def log(run_dir: Path, candidate: str, split: str, label: str, records: Path) -> None:
     """Note that the play under `label` is finished, with the digest of its records; its reason is `check`'s.
 
-    Saying it twice is harmless. Raises DataError when the play was never begun, or the label was finished
-    with other records.
+    Saying it twice is harmless. Raises DataError when the play was never begun, when its records are not
+    those that were noted, or the label was finished with others.
     """
     if split not in SEALED:
         return
@@ -216,6 +237,8 @@ def log(run_dir: Path, candidate: str, split: str, label: str, records: Path) ->
             raise DataError(
                 f"{label} was not begun as a play of {split} by {candidate}", "check the seal before a play"
             )
+        if unlike := unnoted(begun[0], entry["records"]):
+            raise DataError(unlike, "restore the records, or prepare a new run")
         finished.append(entry | {"played": lineage.now(), "again": begun[0]["again"]})
 
 

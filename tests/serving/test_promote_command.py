@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import boto3
 import numpy as np
@@ -17,6 +16,7 @@ from cdk_app.promote import adapters, promote, rollback
 from serving import aliases, tensors
 from serving.adapter import Limits
 from serving.rollout.sagemaker import SageMakerEndpoint
+from stacks.outputs import Outputs
 from tests.serving import judged_run
 from tests.serving.artifacts import CONFIG, language_weights, write_export
 from tests.serving.rollout.engine import Engine
@@ -50,12 +50,15 @@ def place(made, tmp_path, monkeypatch) -> Path:
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(key, "testing")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    deployed = SimpleNamespace(
-        adapters_uri="s3://artifacts/adapters",
-        serve_repository_uri="123456789012.dkr.ecr.us-west-2.amazonaws.com/serve",
-        serve_image_tag="1",
-        account="123456789012",
-        inference_endpoint_name="skypod-dev-inference",
+    deployed = Outputs(
+        **dict.fromkeys(Outputs.__dataclass_fields__, "")
+        | {
+            "adapters_uri": "s3://artifacts/adapters",
+            "serve_repository_uri": "123456789012.dkr.ecr.us-west-2.amazonaws.com/serve",
+            "serve_image_tag": "1",
+            "account": "123456789012",
+            "inference_endpoint_name": "skypod-dev-inference",
+        }
     )
     monkeypatch.setattr("cdk_app.outputs.read", lambda session, environment: deployed)
     shutil.copytree(made, tmp_path / "place")

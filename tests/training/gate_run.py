@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,14 @@ def evaluate(
     run: Path, split: str, at: str, policy: str, solves: Solves, again: str | None = None
 ) -> list[EvaluationRecord]:
     """One sealed play of a split, with all that a play leaves behind."""
-    seal.check(run, policy, split, at, again)
+    path = run / "evaluations" / f"{at}.jsonl"
+    seal.check(run, policy, split, at, again, path)
     chosen, rows = recipe.read_resolved(run / "recipe.json"), lineage.read_split(run, split)
     rules = chosen.environment
     settings = EvaluationSettings(rules.make(), max_turns=rules.max_turns, reward=rules.reward, policy=policy)
-    tasks, path = [splits.row_task(row) for row in rows], run / "evaluations" / f"{at}.jsonl"
-    records = play(_Player(chosen, rows, solves), tasks, settings, records_path=path)
+    tasks = [splits.row_task(row) for row in rows]
+    note = partial(seal.note_progress, run, split, at, path)
+    records = play(_Player(chosen, rows, solves), tasks, settings, None, path, note)
     lineage.record_evaluation(run, at, path, {"split": split, **summarize(records).to_json()})
     seal.log(run, policy, split, at, path)
     return records
@@ -154,9 +157,10 @@ def forge(run: Path, at: str, change: Callable[[list[dict[str, Any]]], Any], not
     def renote(manifest: dict[str, Any]) -> None:
         if "manifest" in note:
             manifest["evaluations"][at]["records"] = digest
-        for entry in manifest[seal.PLAYS]:
-            if "seal" in note and entry["label"] == at:
-                entry["records"] = digest
+        for section, key in ((seal.PLAYS, "records"), (seal.STARTED, "noted")):
+            for entry in manifest[section]:
+                if "seal" in note and entry["label"] == at:
+                    entry[key] = digest
 
     edit(run / "run.json", renote)
 

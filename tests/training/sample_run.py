@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from tests.training.conftest import Scripted, oracle
 from training import diagnostics, lineage, prepare, recipe, seal, splits
 from training.evaluate import EvaluationRecord, EvaluationSettings, play, summarize
-from training.files import write_json
+from training.files import Appender, write_json
 from training.mazes import Maze
 from training.protocol import ACTIONS, STOP
 
@@ -74,11 +75,12 @@ class SampleRun:
         """Play a split as the trainer does and leave records, summary and the manifest's entries."""
         started = time.perf_counter()
         policy = self._policy(label)
-        seal.check(self.dir, policy, split, label, again)
-        records = self._play(self.mazes[split], Clumsy(errors, salt), policy)
         path = self.dir / "evaluations" / f"{label}.jsonl"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(record.to_line() for record in records))
+        seal.check(self.dir, policy, split, label, again, path)
+        records = self._play(self.mazes[split], Clumsy(errors, salt), policy)
+        noting = partial(seal.note_progress, self.dir, split, label, path)
+        Appender(path, noting).append("".join(record.to_line() for record in records))
         summary = summarize(records).to_json()
         write_json(path.with_suffix(".summary.json"), summary)
         lineage.record_evaluation(self.dir, label, path, {"split": split, **summary})

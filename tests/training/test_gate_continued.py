@@ -1,5 +1,8 @@
 """Plays that were stopped and gone on with: each is shown, and one that lost records is a further look."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.training import gate_run
@@ -164,6 +167,63 @@ def test_what_is_noted_is_what_was_played_and_not_what_the_file_then_holds(unpla
     assert kill(unplayed, "final", 0).read_bytes() == b""
 
 
+@pytest.mark.parametrize(("label", "found"), [("final", 0), ("baseline", 64)])
+def test_records_exchanged_between_the_seals_look_and_the_plays_end_as_no_play(
+    unplayed, monkeypatch, label, found
+):
+    """A play that finds every episode appends none, so nobody notes what it found."""
+
+    def forget(manifest):
+        manifest["evaluations"].pop(label, None)
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != label]
+
+    path, check = unplayed / "evaluations" / f"{label}.jsonl", seal.check
+    policy = gate_run.candidate(lineage.read(unplayed)["adapter"])
+    if label == "baseline":
+        policy = "base:" + lineage.read(unplayed)["base"]["digest"][:16]
+    perform(unplayed, label, policy)
+    forged = path.read_bytes()
+    edit(unplayed / "run.json", forget)
+    path.unlink()
+
+    def late(*args):
+        check(*args)
+        path.write_bytes(forged)
+
+    monkeypatch.setattr(seal, "check", late)
+    with pytest.raises(DataError, match=f"{label} ended with other records than were noted"):
+        perform(unplayed, label, policy)
+    assert label not in lineage.read(unplayed)["evaluations"]
+    monkeypatch.undo()
+    assert perform(unplayed, label, policy)["n"] == 64
+    # A base's play takes over what it finds, and that is shown.
+    shown = [one["records"] for one in seal.continued(lineage.read(unplayed)) if one["label"] == label]
+    assert shown == [found]
+
+
+def test_what_a_crash_left_while_records_were_cut_goes_with_the_next_continuation(unplayed, monkeypatch):
+    path, replace = kill(unplayed, "final", 8), os.replace
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+
+    def die(source, target):
+        if Path(target) == path:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "replace", die)
+        dying.setattr(os, "unlink", lambda path: None)
+        with pytest.raises(KeyboardInterrupt):
+            end(unplayed)
+    (left,) = path.parent.glob(".final.jsonl.*")
+    assert left.stat().st_size > 0
+    decision, _ = end(unplayed)
+    assert decision.looks == {"one": 1}
+    assert not left.exists()
+
+
 def test_a_play_of_the_base_goes_on_after_a_line_that_was_cut_off(run):
     """Its first records were being written when the node was lost, and none of them was noted."""
 
@@ -247,3 +307,40 @@ def test_a_continuation_as_no_run_writes_it_is_refused(run, change):
     one = {"at": "2030-01-01T00:00:00Z", "records": 1, "reached": 1} | change
     edit(run / "run.json", lambda manifest: manifest["test_started"][0].update(continued=[one]))
     refused(run, "was continued as no run writes it")
+
+
+def test_what_was_noted_while_it_was_played_is_held_against_the_seal(run):
+    """Records forged afterwards, with the digests of manifest and seal made anew, and this one forgotten."""
+    noted = {entry["label"]: entry["noted"] for entry in lineage.read(run)["test_started"]}
+    gate_run.forge(run, "final", lambda lines: lines.reverse(), note=["manifest", "seal"])
+
+    def forget(manifest):
+        for entry in manifest["test_started"]:
+            entry["noted"] = noted[entry["label"]]
+
+    edit(run / "run.json", forget)
+    refused(run, "final ended with other records than were noted as it was played")
+    edit(run / "run.json", lambda manifest: [entry.pop("noted") for entry in manifest["test_started"]])
+    refused(run, "final ended with other records than were noted as it was played")
+
+
+def test_records_that_are_a_link_to_nothing_begin_no_play(unplayed):
+    path = unplayed / "evaluations" / "final.jsonl"
+    path.symlink_to(unplayed / "nowhere" / "records")
+    with pytest.raises(DataError, match="is a link that leads nowhere"):
+        end(unplayed)
+    assert "final" not in [play["label"] for play in lineage.read(unplayed)["test_started"]]
+
+
+@pytest.mark.parametrize("change", [{"continued": None}, {"continued": {}}, {"again": ...}])
+def test_a_beginning_that_no_run_writes_is_told_clearly(unplayed, change):
+    kill(unplayed, "final", 8)
+
+    def damage(manifest):
+        entry = manifest["test_started"][-1]
+        for key, value in change.items():
+            entry.pop(key, None) if value is ... else entry.update({key: value})
+
+    edit(unplayed / "run.json", damage)
+    with pytest.raises(DataError, match=r"not as a run writes them: run\.json"):
+        end(unplayed)

@@ -2,12 +2,14 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from training import lineage, seal
 from training.errors import ConfigError, DataError
+from training.files import Appender
 
 WHY = "the server has to repeat the trainer's actions"
 
@@ -19,9 +21,10 @@ def run(tmp_path: Path) -> Path:
 
 
 def play(run: Path, candidate: str, split: str, label: str, again: str | None = None) -> Path:
-    seal.check(run, candidate, split, label, again)
     records = run / f"{label}.jsonl"
-    records.write_text(f"{candidate} {label}\n")
+    seal.check(run, candidate, split, label, again, records)
+    noting = partial(seal.note_progress, run, split, label, records)
+    Appender(records, noting).append(f"{candidate} {label}\n")
     seal.log(run, candidate, split, label, records)
     return records
 

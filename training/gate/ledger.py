@@ -101,11 +101,13 @@ def _not_first(started: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _unlike(
-    play: Mapping[str, Any], begun: Mapping[str, Any] | None, entry: Mapping[str, Any] | None
+    play: Mapping[str, Any], begun: dict[str, Any] | None, entry: Mapping[str, Any] | None
 ) -> Iterator[str]:
     label, candidate, split = play["label"], play["candidate"], play["split"]
     if begun is None or (begun["candidate"], begun["split"]) != (candidate, split):
         yield f"{label} was finished by {candidate} on {split}, but never begun"
+    elif unlike := seal.unnoted(begun, play["records"]):
+        yield unlike
     elif begun["again"] != play["again"]:
         yield f"{label} was begun for another reason than it was finished for"
     elif play["played"] < begun["started"]:
