@@ -1,10 +1,25 @@
 """Options that several commands take alike."""
 
+import math
 from pathlib import Path
 
 import click
 
 from cdk_app import settings
+
+
+class Seconds(click.FloatRange):
+    """A time that ends, of at least so many seconds."""
+
+    def __init__(self, least: float = 0):
+        super().__init__(min=least)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} seconds do not end", param, ctx)
+        return seconds
+
 
 environment = click.option(
     "--environment",

@@ -4,11 +4,12 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cdk_app import options, settings
 from training.errors import ConfigError
@@ -84,7 +85,9 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--share", default=0.1, show_default=True, help="Of conversations that go to the canary.")
 @click.option("--requests", default=50, show_default=True, help="Answers of the canary that are judged.")
-@click.option("--period", default=600.0, show_default=True, help="Seconds that they may take.")
+@click.option(
+    "--period", type=options.Seconds(), default=600.0, show_default=True, help="Seconds that they may take."
+)
 @click.option("--max-rank", default=64, show_default=True, help="The server's max_lora_rank.")
 @options.runs
 @options.shared
@@ -126,7 +129,7 @@ def promote(
     one = promotable.candidate(
         run, shared / recipe.policy.base_model, where.state / "adapters", split, Limits(max_rank=max_rank)
     )
-    record = bring(site.open_site(where, rules, one.questions, recipe), one)
+    record = bring(site.open_site(where, rules, one.questions, lambda: recipe), one)
     click.echo(f"{one.name} is live; {record.before.live or 'the base'} answered before")
 
 
@@ -148,7 +151,7 @@ def rollback(where: Where, to: str | None, runs: Path) -> None:
     from serving.rollout.rollback import roll_back
     from serving.rollout.rules import Rules
 
-    record = roll_back(site.open_site(where, Rules(), None, site.recipe_of(where.state)), to)
+    record = roll_back(site.open_site(where, Rules(), None, partial(site.recipe_of, where.state)), to)
     click.echo(f"{record.known.live or 'the base'} answers; {record.adapter or 'the base'} was taken back")
 
 
@@ -169,6 +172,11 @@ def adapters(ctx: click.Context, state: Path, as_json: bool) -> None:
     from serving.rollout.site import ALIASES
 
     if ctx.invoked_subcommand:
+        for name, option in (("state", "--state"), ("as_json", "--json")):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(
+                    f"{option} before {ctx.invoked_subcommand!r} says nothing: give it behind, if at all"
+                )
         return
     current, all_records = aliases.read(state / ALIASES), record.read_all(state)
     if as_json:
@@ -211,7 +219,13 @@ def forget(environment: str) -> None:
 
 
 @adapters.command()
-@click.option("--every", default=300.0, show_default=True, help="Seconds between two probes.")
+@click.option(
+    "--every",
+    type=options.Seconds(least=1),
+    default=300.0,
+    show_default=True,
+    help="Seconds between two probes.",
+)
 @click.option("--once", is_flag=True, help="Probe once.")
 @_where
 def watch(where: Where, every: float, once: bool) -> None:
@@ -236,6 +250,6 @@ def watch(where: Where, every: float, once: bool) -> None:
     stop = threading.Event()
     if once:
         stop.set()
-    opened = site.open_site(where, Rules(), None, site.recipe_of(where.state))
+    opened = site.open_site(where, Rules(), None, partial(site.recipe_of, where.state))
     if keep_watching(opened, questions, every, stop):
         click.get_current_context().exit(1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import click
+from botocore.exceptions import BotoCoreError, ClientError
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
@@ -27,7 +29,7 @@ from stacks.manifests import rayservice
 from stacks.names import ADAPTER_SLOT, INFERENCE_COMPONENT
 from stacks.outputs import Outputs
 from training import lineage
-from training.errors import ConfigError
+from training.errors import ConfigError, SubstrateError
 from training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -36,60 +38,70 @@ if TYPE_CHECKING:
 SERVED_S = 1800.0
 
 
-def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: Recipe | None) -> Site:
+def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: Callable[[], Recipe]) -> Site:
     """The site that a command's options name. `questions` compare live and canary where there is no gateway;
-    `recipe` says how a RayService serves its base."""
+    `recipe` says how a RayService serves its base, and is asked when one is to be applied."""
     environment = settings.load(where.environment)
     session = boto3.Session(region_name=environment.region)
-    deployed = outputs.read(session, environment)
 
     def tell(text: str) -> None:
         click.echo(text, err=True)
 
     destination: Destination
-    image = None
-    if where.endpoint:
-        destination, image = _endpoint(where, environment, session, deployed)
-    elif where.server:
+    registry: Registry | _Later
+    if where.server and not where.endpoint:
+        # An engine of its own needs nothing of AWS: a rollback there must not wait for it.
         destination = Vllm(where.server, where.model_id, where.server_key)
+        registry = _Later(lambda: registry_of(session, environment, outputs.read(session, environment)))
     else:
-        destination = ray_service(
-            session, environment, deployed, recipe, model_id=where.model_id, name=where.service, tell=tell
-        )
+        deployed, image = outputs.read(session, environment), None
+        if where.endpoint:
+            destination, image = _endpoint(where, environment, session, deployed)
+        else:
+            destination = ray_service(
+                session, environment, deployed, recipe, model_id=where.model_id, name=where.service, tell=tell
+            )
+        registry = registry_of(session, environment, deployed, image)
     traffic = _traffic(where, destination, questions)
-    return of(session, environment, deployed, where.state, destination, traffic, rules, tell, image)
+    return Site(where.state, destination, traffic, registry, rules, tell)
 
 
-def of(
-    session: boto3.Session,
-    environment: Environment,
-    deployed: Outputs,
-    state: Path,
-    destination: Destination,
-    traffic: Traffic,
-    rules: Rules,
-    tell: Callable[[str], None],
-    image: str | None = None,
-) -> Site:
-    """The site of a destination whose adapters are registered, and kept in S3, by an environment.
+class _Later:
+    """A registry that is opened by its first use. SubstrateError, also the next time, where it cannot be."""
 
-    `image` serves there; None stands for the environment's own.
-    """
+    def __init__(self, open_registry: Callable[[], Registry]):
+        self._open = cache(open_registry)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self._open(), name)
+        except (BotoCoreError, ClientError) as error:
+            raise SubstrateError(
+                f"the registry cannot be reached: {error}", "see the credentials and the network"
+            ) from error
+
+
+def registry_of(
+    session: boto3.Session, environment: Environment, deployed: Outputs, image: str | None = None
+) -> Registry:
+    """Where an environment registers its adapters; `image` serves them, None stands for its own."""
     bucket, prefix = deployed.adapters_at
-    registry = Registry(
+    return Registry(
         session.client("sagemaker"),
         session.client("s3"),
         bucket,
         image or f"{deployed.serve_repository_uri}:{deployed.serve_image_tag}",
         names.of(environment, deployed.account).prefix,
+        prefix,
     )
-    return Site(state, destination, traffic, registry, prefix, rules, tell)
 
 
-def recipe_of(state: Path) -> Recipe | None:
+def recipe_of(state: Path) -> Recipe:
     """The recipe of the run that was promoted last."""
     last = record.newest(state)
-    return lineage.read_recipe(Path(last.run)) if last else None
+    if last is None:
+        raise ConfigError("nothing says which base to serve", "promote a run first")
+    return lineage.read_recipe(Path(last.run))
 
 
 def _traffic(where: Where, destination: Destination, questions: Questions | None) -> Traffic:
@@ -142,7 +154,7 @@ def ray_service(
     session: boto3.Session,
     environment: Environment,
     deployed: Outputs,
-    recipe: Recipe | None,
+    recipe: Callable[[], Recipe],
     *,
     model_id: str,
     name: str,
@@ -152,20 +164,19 @@ def ray_service(
     api = kube.connect(session, deployed.eks_cluster_name)
 
     def serve(folder: Path) -> str:
-        if recipe is None:
-            raise ConfigError("nothing says which base to serve", "promote a run first")
+        served = recipe()
         adapter = manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
         wanted = rayservice.build(
             environment,
             deployed,
             image=images.require(session, deployed, "serve"),
-            base_model_path=f"/shared/{recipe.policy.base_model}",
+            base_model_path=f"/shared/{served.policy.base_model}",
             model_id=model_id,
             adapters_uri=deployed.adapters_uri,
             adapter_name=adapter.name,
             adapter_digest=adapter.digest,
-            max_lora_rank=recipe.policy.lora_rank,
-            max_model_len=recipe.rollout.max_model_len_tokens,
+            max_lora_rank=served.policy.lora_rank,
+            max_model_len=served.rollout.max_model_len_tokens,
             name=name,
         )
         return cluster.serve(api, wanted, SERVED_S, tell).url

@@ -35,7 +35,6 @@ from serving.aliases import served_name
 from serving.rollout.candidate import Candidate
 from serving.rollout.promote import promote
 from serving.rollout.rollback import BASE, roll_back
-from serving.rollout.rules import Rules
 from serving.rollout.site import Site
 from serving.rollout.traffic import Questioning
 from stacks.outputs import Outputs
@@ -261,20 +260,17 @@ def promote_adapter(r: Rehearsal, stage: Stage) -> None:
         r.session,
         r.environment,
         r.deployed,
-        r.recipe,
+        lambda: r.recipe,
         model_id=MODEL_ID,
         name=SERVICE,
         tell=stage.update,
     )
-    r.serving = site.of(
-        r.session,
-        r.environment,
-        r.deployed,
+    r.serving = Site(
         r.serving_state,
         destination,
         Questioning(destination, r.candidate.questions),
-        Rules(),
-        stage.update,
+        site.registry_of(r.session, r.environment, r.deployed),
+        tell=stage.update,
     )
     try:
         record = promote(r.serving, r.candidate)

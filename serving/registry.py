@@ -18,6 +18,7 @@ from training.errors import DataError, SubstrateError
 APPROVED, REJECTED, PENDING = "Approved", "Rejected", "PendingManualApproval"
 LINEAGE_PREFIX = "lineage"
 _ALIASES = ("live", "canary", "previous")
+_GATE = "the gate"
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class Version:
 
 @dataclass(frozen=True)
 class Registry:
-    """`sagemaker` and `s3` are boto3 clients, `image` is what serves the adapter, and run manifests go to
-    s3://bucket/lineage/. All methods may be called again after an interruption.
+    """`sagemaker` and `s3` are boto3 clients, `image` is what serves the adapter. Adapters lie below
+    s3://bucket/`adapters`/, run manifests below s3://bucket/lineage/. All methods may be called again after
+    an interruption.
 
     Raises SubstrateError where AWS does not answer or refuses.
     """
@@ -44,6 +46,7 @@ class Registry:
     bucket: str
     image: str
     prefix: str = "skypod"
+    adapters: str = "adapters"
 
     def group(self, base_digest: str) -> str:
         """The model package group of a base."""
@@ -53,7 +56,8 @@ class Registry:
         """Enter an adapter that lies at s3 `uri`, approved or rejected as the gate decided.
 
         `run_manifest` is run.json, which is kept by content. An adapter that is there already gets the new
-        evidence, and a rejection by hand stands: only a person takes that back.
+        evidence, and a rejection by hand stands: only a person takes that back. So the metadata says who
+        rejected it, and an approval is written only where it changes: it may be taken back at any moment.
         """
         digest = hashlib.sha256(run_manifest).hexdigest()
         kept = f"{LINEAGE_PREFIX}/{adapter.name}/{digest[:16]}.json"
@@ -69,6 +73,7 @@ class Registry:
             "manifest": f"s3://{self.bucket}/{kept}",
             "manifest_digest": digest,
             "gate": "passed" if passed else "refused",
+            "rejected_by": "nobody" if passed else _GATE,
             "alias": "none",
         }
         metadata = {key: value for key, value in metadata.items() if value}
@@ -89,9 +94,10 @@ class Registry:
                 CustomerMetadataProperties=metadata,
             )
         else:
-            if found.status == REJECTED and found.metadata.get("gate") == "passed":
-                status = REJECTED
-            self._update(found, status, {**metadata, "alias": found.alias or "none"})
+            if found.status == REJECTED and found.metadata.get("rejected_by") != _GATE:
+                status, metadata["rejected_by"] = REJECTED, "hand"
+            metadata["alias"] = found.alias or "none"
+            self._update(found, metadata, status if status != found.status else None)
         return self.version(adapter.base_digest, adapter.name)
 
     def version(self, base_digest: str, name: str) -> Version:
@@ -118,7 +124,7 @@ class Registry:
         for version in self.versions(base_digest):
             alias = held.get(version.adapter, "")
             if version.alias != alias:
-                self._update(version, version.status, {**version.metadata, "alias": alias or "none"})
+                self._update(version, {**version.metadata, "alias": alias or "none"})
 
     def versions(self, base_digest: str) -> list[Version]:
         """All adapters of a base, the oldest first; none before the first was registered."""
@@ -146,13 +152,14 @@ class Registry:
             metadata,
         )
 
-    def _update(self, version: Version, status: str, metadata: Mapping[str, str]) -> None:
+    def _update(self, version: Version, metadata: Mapping[str, str], status: str | None = None) -> None:
+        """Without a status the approval stays as it is by then."""
         _call(
             self.sagemaker,
             "update_model_package",
             ModelPackageArn=version.arn,
-            ModelApprovalStatus=status,
             CustomerMetadataProperties=dict(metadata),
+            **({"ModelApprovalStatus": status} if status else {}),
         )
 
     def _make_group(self, group: str, base_digest: str) -> None:

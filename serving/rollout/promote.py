@@ -18,13 +18,14 @@ from serving.rollout.candidate import Candidate
 from serving.rollout.record import LIVE, PROMOTE, REFUSED, REPLACED, ROLLED_BACK, Record
 from serving.rollout.site import Site
 from training.errors import ConfigError, DataError, SubstrateError
-from training.evaluate import EvaluationRecord, play
+from training.evaluate import EvaluationRecord, play, read_records
 from training.files import write_json
 from training.locks import LockedError, locked
 
 STEPS = ("validate", "register", "load", "probe", "play", "canary", "judge", "full", "retire")
 # A server may have been started again in the meantime: what only it can tell is asked again.
-_AGAIN = ("validate", "load", "probe")
+# So is what a gate or a person may have said against it since.
+_AGAIN = ("validate", "register", "load", "probe")
 _ASKING = ("probe", "play", "canary", "judge")
 
 
@@ -55,7 +56,11 @@ class _Promotion:
     def run(self) -> Record:
         if self.record.outcome:
             self.site.tell(f"{self.name} is live already")
+            for name in self.site.restore(files.read(self.site.aliases)):
+                self.site.tell(f"{name} was lost and is loaded again")
             return self.record
+        if not self.record.failing:
+            self._require_same_tasks()
         try:
             if self.record.failing:
                 self._take_back(self.record.failing)
@@ -98,7 +103,7 @@ class _Promotion:
 
     def _register(self) -> dict[str, Any]:
         registry, one = self.site.registry, self.candidate
-        uri = store.upload(self.site.folder(self.name), registry.s3, registry.bucket, self.site.prefix)
+        uri = store.upload(self.site.folder(self.name), registry.s3, registry.bucket, registry.adapters)
         version = registry.register(one.adapter, uri, one.run_manifest, passed=not one.refused)
         if one.refused:
             raise DataError(f"its gate refused it: {one.refused}", "only what passed is promoted")
@@ -107,7 +112,7 @@ class _Promotion:
 
     def _load(self) -> dict[str, Any]:
         self.site.restore(self.record.known)
-        self.site.destination.load(self.site.folder(self.name))
+        self.site.load(self.name)
         return {"url": self.site.destination.url}
 
     def _probe(self) -> dict[str, Any]:
@@ -132,7 +137,10 @@ class _Promotion:
 
     def _judge(self) -> dict[str, Any]:
         since, bounds = self.record.steps["canary"]["since"], self.site.rules
-        live, canary = self.site.traffic.watch(self.record.before.live, self.name, since, bounds)
+        live, canary = self.site.traffic.watch(
+            self.record.before.live, self.name, since, bounds, self._was_replaced
+        )
+        files.require(self.site.aliases, self.record.known)
         found = {"live": asdict(live), "canary": asdict(canary)}
         self._conclude("traffic", found, rules.worse_at_work(live, canary, bounds))
         return found
@@ -147,6 +155,20 @@ class _Promotion:
         return {"unloaded": self.site.retire(self.record.known)}
 
     # ----
+
+    def _was_replaced(self) -> bool:
+        return files.read(self.site.aliases) != self.record.known
+
+    def _require_same_tasks(self) -> None:
+        """Raises ConfigError where this promotion has played others: that is no verdict against it."""
+        wanted = {task.digest for task in self.candidate.questions.tasks}
+        for label in ("live", "candidate"):
+            path = self.record.folder(self.site.state) / f"{label}.jsonl"
+            if path.exists() and not {one.digest for one in read_records(path)} <= wanted:
+                raise ConfigError(
+                    f"the promotion of {self.name} that was cut off played other tasks than these",
+                    "go on with the --split that it began with, or end it: `skypod rollback`",
+                )
 
     def _open(self) -> Record:
         """The record of a promotion that was cut off, of one that has ended well, or a new one."""
@@ -177,6 +199,8 @@ class _Promotion:
         if any(getattr(known, field) != value for field, value in to.items()):
             self._save(replace(self.record, known=files.change(self.site.aliases, known, **to)))
         self.site.publish(self.record.known, self.name)
+        if trouble := self.site.traffic.trouble(self.record.known):
+            raise SubstrateError(trouble, "see the gateway's log")
 
     def _take_back(self, reason: str) -> None:
         """Raises DataError with the reason, after the candidate is out of the aliases and unloaded."""
@@ -232,7 +256,7 @@ class _Promotion:
         self._require_loaded("it is about to take traffic")
 
     def _require_approved(self) -> None:
-        self.site.registry.require_approved(self.candidate.adapter.base_digest, self.name)
+        self.site.require_approved(self.name)
 
     def _require_loaded(self, problem: str) -> None:
         """An engine that was started again knows none of its adapters; that says nothing of the candidate.

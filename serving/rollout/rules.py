@@ -1,5 +1,6 @@
 """When a canary is good enough: the bounds, and what breaks them in words."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,16 @@ class Rules:
             for name in ("share", "alpha", "lost_share", "more_errors")
             if not 0 <= getattr(self, name) <= 1
         ]
+        wrong += [
+            f"{name} = {getattr(self, name)}"
+            for name in ("period_s", "slower", "slower_s", "drain_s")
+            if not 0 <= getattr(self, name) < math.inf
+        ]
         if not self.share or self.requests < 1 or wrong:
             raise ConfigError(
                 f"no canary under share = {self.share}, requests = {self.requests} {', '.join(wrong)}",
-                "shares are in [0, 1], that of the canary is above 0, and it answers at least 1 request",
+                "shares are in [0, 1], that of the canary is above 0; it answers at least 1 request; "
+                "times are seconds that end",
             )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving import manifest
+from serving.adapter import Limits
 from serving.aliases import Aliases
 from serving.registry import Registry
 from serving.rollout import record as records
@@ -19,7 +20,7 @@ ALIASES, ADAPTERS = "aliases.json", "adapters"
 @dataclass
 class Site:
     """`state` holds the aliases, which the gateway reads, the records, and the adapters, which the engine
-    reads. Copies for other readers go under s3://<registry's bucket>/`prefix`.
+    reads. Copies for other readers go where the registry keeps adapters.
 
     `tell` hears one line for a person at each step.
     """
@@ -28,7 +29,6 @@ class Site:
     destination: Destination
     traffic: Traffic
     registry: Registry
-    prefix: str
     rules: Rules = field(default_factory=Rules)
     tell: Callable[[str], None] = lambda text: None
 
@@ -40,6 +40,11 @@ class Site:
         """An adapter's folder: written once, never removed."""
         return self.state / ADAPTERS / name
 
+    def load(self, name: str) -> None:
+        """Have the engine load an adapter. DataError when its folder is not as it was written."""
+        manifest.read_folder(self.folder(name), Limits().max_bytes)
+        self.destination.load(self.folder(name))
+
     def restore(self, aliases: Aliases) -> list[str]:
         """Load what the aliases name and the engine has lost, as it does when it is started again.
 
@@ -48,7 +53,7 @@ class Site:
         lost = sorted(aliases.names - self.destination.loaded())
         for name in lost:
             try:
-                self.destination.load(self.folder(name))
+                self.load(name)
             except DataError as error:
                 raise SubstrateError(
                     f"{name} has an alias and cannot be loaded: {error.problem}",
@@ -59,27 +64,44 @@ class Site:
     def retire(self, aliases: Aliases) -> list[str]:
         """Unload what rollouts loaded and no alias names any more, once nobody waits for it; what is gone.
 
-        What stays busy stays loaded, until the next rollout or rollback. An adapter on its way up is left.
+        What stays busy, or is not unloaded, stays loaded until the next rollout or rollback. An adapter on
+        its way up is left.
         """
         all_records = records.read_all(self.state)
         ended = {one.adapter for one in all_records if one.outcome or one.failing}
         rising = {one.adapter for one in all_records if not (one.outcome or one.failing)}
         gone = []
         for name in sorted((self.destination.loaded() & ended) - rising - aliases.names):
-            wait_s = self.rules.drain_s
-            if self.traffic.released(name, wait_s) and self.destination.drain(name, wait_s):
-                self.destination.unload(name)
-                gone.append(name)
-            else:
-                self.tell(f"{name} still has requests after {wait_s:g} s and stays loaded")
+            try:
+                if self._unload(name):
+                    gone.append(name)
+            except SkypodError as error:
+                self.tell(f"{name} stays loaded: {error.problem}")
         return gone
+
+    def _unload(self, name: str) -> bool:
+        wait_s = self.rules.drain_s
+        if self.traffic.released(name, wait_s) and self.destination.drain(name, wait_s):
+            self.destination.unload(name)
+            return True
+        self.tell(f"{name} still has requests after {wait_s:g} s and stays loaded")
+        return False
 
     def publish(self, aliases: Aliases, of: str) -> None:
         """Let the registry show the aliases, in the group of an adapter's base. The file is what counts, so a
         registry that does not answer stops nothing."""
         try:
-            path = self.folder(of) / manifest.MANIFEST
-            base_digest = manifest.parse(path.read_bytes(), str(path)).base_digest
-            self.registry.point(base_digest, aliases)
-        except (SkypodError, OSError) as error:
+            self.registry.point(self._base_of(of), aliases)
+        except SkypodError as error:
             self.tell(f"the registry does not show the aliases yet: {error}")
+
+    def require_approved(self, name: str) -> None:
+        """DataError unless the registry lets an adapter of ours be served."""
+        self.registry.require_approved(self._base_of(name), name)
+
+    def _base_of(self, name: str) -> str:
+        path = self.folder(name) / manifest.MANIFEST
+        try:
+            return manifest.parse(path.read_bytes(), str(path)).base_digest
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror})", "restore the folder") from None

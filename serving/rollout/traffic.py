@@ -1,13 +1,14 @@
 """What the users of a canary saw: by the gateway's counters, or without a gateway by questions of ours."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from serving.aliases import Aliases
 from serving.endpoint import Retries
 from serving.rollout.candidate import Questions
 from serving.rollout.destination import Destination, wait
@@ -28,8 +29,14 @@ class Traffic(Protocol):
     def begin(self) -> Counters:
         """Where the counting starts; plain values, which survive in the rollout's record."""
 
-    def watch(self, live: str | None, canary: str, since: Counters, rules: Rules) -> tuple[Seen, Seen]:
-        """What live and canary did since `begin`, once the canary has answered enough or the time is up."""
+    def watch(
+        self, live: str | None, canary: str, since: Counters, rules: Rules, ended: Callable[[], bool]
+    ) -> tuple[Seen, Seen]:
+        """What live and canary did since `begin`, once the canary has answered enough, the time is up, or it
+        has `ended`."""
+
+    def trouble(self, aliases: Aliases) -> str:
+        """Why requests do not follow these aliases; "" when they do."""
 
     def released(self, name: str, timeout_s: float) -> bool:
         """Whether no request comes to an adapter any more and none is under way."""
@@ -51,9 +58,18 @@ class GatewayTraffic:
         self._get("/aliases")
         return self._counters()
 
-    def watch(self, live: str | None, canary: str, since: Counters, rules: Rules) -> tuple[Seen, Seen]:
-        wait(lambda: self._seen(canary, since).requests >= rules.requests, rules.period_s)
+    def watch(
+        self, live: str | None, canary: str, since: Counters, rules: Rules, ended: Callable[[], bool]
+    ) -> tuple[Seen, Seen]:
+        wait(lambda: ended() or self._seen(canary, since).requests >= rules.requests, rules.period_s)
         return self._seen(live or BASE, since), self._seen(canary, since)
+
+    def trouble(self, aliases: Aliases) -> str:
+        told = self._get("/aliases").json()
+        if told["version"] == aliases.version:
+            return ""
+        why = f": {told['trouble']}" if told.get("trouble") else ""
+        return f"the gateway follows version {told['version']} of the aliases, not {aliases.version}{why}"
 
     def released(self, name: str, timeout_s: float) -> bool:
         answer = self._get(f"/adapters/{name}", params={"wait_s": timeout_s}, timeout=timeout_s + _ANSWER_S)
@@ -106,7 +122,9 @@ class Questioning:
     def begin(self) -> Counters:
         return {}
 
-    def watch(self, live: str | None, canary: str, since: Counters, rules: Rules) -> tuple[Seen, Seen]:
+    def watch(
+        self, live: str | None, canary: str, since: Counters, rules: Rules, ended: Callable[[], bool]
+    ) -> tuple[Seen, Seen]:
         tries = Retries(attempts=1)
         took: dict[str | None, list[float]] = {live: [], canary: []}
         failed = {live: 0, canary: 0}
@@ -115,6 +133,8 @@ class Questioning:
             self.questions.policy(self.destination, canary, retries=tries) as second,
         ):
             for number in range(rules.requests):
+                if ended():
+                    break
                 question = self.questions.canaries[number % len(self.questions.canaries)]
                 for name, policy in ((live, first), (canary, second)):
                     began = time.perf_counter()
@@ -124,9 +144,12 @@ class Questioning:
                         failed[name] += 1
                     else:
                         took[name].append(time.perf_counter() - began)
-        if not took[live]:
+        if not took[live] and not ended():
             raise SubstrateError(f"{self.destination.url} answers nothing", "look at the server's log")
         return _timed(took[live], failed[live]), _timed(took[canary], failed[canary])
+
+    def trouble(self, aliases: Aliases) -> str:
+        return ""
 
     def released(self, name: str, timeout_s: float) -> bool:
         return True

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 
 from serving import aliases as files
-from serving.aliases import Aliases
+from serving.aliases import Aliases, ReplacedError
 from serving.rollout import record as records
 from serving.rollout.candidate import Questions
 from serving.rollout.record import Record
 from serving.rollout.rollback import BASE, roll_back
 from serving.rollout.site import Site
-from training.errors import ConfigError, SubstrateError
+from training.errors import ConfigError, SkypodError, SubstrateError
 
 
 def watch(
@@ -37,7 +37,12 @@ def look(site: Site, questions: Callable[[str], Questions]) -> Record | None:
     try:
         for name in site.restore(aliases):
             site.tell(f"{name} was lost and is loaded again")
-        found = questions(aliases.live).probe(site.destination, aliases.live)
+        asked = questions(aliases.live)
+    except SkypodError as error:  # which says nothing of the adapter
+        site.tell(f"{aliases.live} was not probed: {error.problem}")
+        return None
+    try:
+        found = asked.probe(site.destination, aliases.live)
         failures = "; ".join(found.failures)
     except SubstrateError as error:
         site.tell(f"no answer: {error.problem}")
@@ -47,9 +52,11 @@ def look(site: Site, questions: Callable[[str], Questions]) -> Record | None:
     if not failures:
         site.tell(f"{aliases.live} answers as trained (gap {found.gap:.1e} nats)")
         return None
-    if files.read(site.aliases).live != aliases.live:
-        return None  # it was taken back while it was probed
-    return roll_back(site, _before(site, aliases), f"its probe failed: {failures}")
+    try:
+        return roll_back(site, _before(site, aliases), f"its probe failed: {failures}", taking=aliases.live)
+    except (ReplacedError, ConfigError) as error:  # it was taken back while it was probed
+        site.tell(error.problem)
+        return None
 
 
 def _before(site: Site, aliases: Aliases) -> str:

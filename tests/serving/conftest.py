@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from moto import mock_aws
 
+import tests.serving.moto_models  # noqa: F401
 from serving import tensors
 from serving.base import Base
 from tests.serving.artifacts import CONFIG, language_weights, write_export

@@ -7,6 +7,7 @@ from pathlib import Path
 import boto3
 import numpy as np
 import pytest
+from botocore.exceptions import NoCredentialsError
 from click.testing import CliRunner
 from moto import mock_aws
 
@@ -111,6 +112,38 @@ def test_two_runs_are_promoted_looked_at_and_taken_back(place, engine):
     engine.logprobs.clear()
     call(promote, place, second, "--share", "0.5", url=engine.url)
     assert f"{first} answers; {second} was taken back" in call(rollback, place, url=engine.url)
+
+
+def test_a_rollback_needs_neither_the_run_nor_aws(place, engine, monkeypatch):
+    for name in ("good", "better"):
+        call(promote, place, str(place / "runs" / name), url=engine.url)
+    first = lineage.read(place / "runs" / "good")["serving"]["name"]
+    shutil.rmtree(place / "runs")
+
+    def away(session, environment):
+        raise NoCredentialsError
+
+    monkeypatch.setattr("cdk_app.outputs.read", away)
+    said = call(rollback, place, url=engine.url)
+    assert f"{first} answers" in said
+    assert "the registry does not show the aliases yet: the registry cannot be reached" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "said"),
+    [
+        (promote, ["run", "--period", "nan"], "nan seconds do not end"),
+        (promote, ["run", "--period", "inf"], "inf seconds do not end"),
+        (promote, ["run", "--period", "-1"], "-1.0 is not in the range x>=0"),
+        (adapters, ["watch", "--every", "0"], "0.0 is not in the range x>=1"),
+        (adapters, ["watch", "--every", "nan"], "nan seconds do not end"),
+        (adapters, ["--state", "elsewhere", "watch", "--once"], "--state before 'watch' says nothing"),
+        (adapters, ["--json", "watch", "--once"], "--json before 'watch' says nothing"),
+    ],
+)
+def test_an_option_that_would_do_nothing_or_never_end_is_refused(command, given, said):
+    result = CliRunner().invoke(command, given)
+    assert (result.exit_code, said in result.output) == (2, True), result.output
 
 
 def test_a_run_that_its_gate_refused_is_not_promoted(place, engine):

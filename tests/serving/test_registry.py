@@ -64,16 +64,53 @@ def test_what_the_gate_refused_is_on_record_and_is_not_served(kept, adapter, bas
     assert kept.register(adapter, URI, RUN, passed=True).status == APPROVED
 
 
-def test_a_rejection_by_hand_stands(kept, adapter, base):
-    version = kept.register(adapter, URI, RUN, passed=True)
+def reject(kept, version):
+    """What a person does in the console."""
     kept.sagemaker.update_model_package(
         ModelPackageArn=version.arn,
         ModelApprovalStatus=REJECTED,
         CustomerMetadataProperties=dict(version.metadata),
     )
+
+
+def test_a_rejection_by_hand_stands(kept, adapter, base):
+    reject(kept, kept.register(adapter, URI, RUN, passed=True))
     assert kept.register(adapter, URI, RUN, passed=True).status == REJECTED
     with pytest.raises(DataError, match="took its approval back"):
         kept.require_approved(base.digest, adapter.name)
+
+
+def test_a_rejection_by_hand_stands_over_a_gate_that_refuses_and_passes_again(kept, adapter):
+    version = kept.register(adapter, URI, RUN, passed=True)
+    reject(kept, version)
+    for passed in (False, True, True):
+        assert kept.register(adapter, URI, RUN, passed=passed).status == REJECTED
+    kept.sagemaker.update_model_package(
+        ModelPackageArn=version.arn,
+        ModelApprovalStatus=APPROVED,
+        CustomerMetadataProperties=dict(kept.versions(adapter.base_digest)[0].metadata),
+    )
+    for passed, status in ((True, APPROVED), (False, REJECTED), (True, APPROVED)):
+        assert kept.register(adapter, URI, RUN, passed=passed).status == status
+
+
+@pytest.mark.parametrize("act", ["point", "register"])
+def test_a_rejection_made_while_the_registry_is_written_to_stands(kept, adapter, act):
+    kept.register(adapter, URI, RUN, passed=True)
+    events, rejected = kept.sagemaker.meta.events, []
+
+    def between(**_):
+        if not rejected:
+            rejected.append(True)
+            reject(kept, kept.versions(adapter.base_digest)[0])
+
+    events.register("before-call.sagemaker.UpdateModelPackage", between)
+    if act == "point":
+        kept.point(adapter.base_digest, Aliases(1, live=adapter.name))
+    else:
+        kept.register(adapter, URI, RUN, passed=True)
+    events.unregister("before-call.sagemaker.UpdateModelPackage", between)
+    assert kept.version(adapter.base_digest, adapter.name).status == REJECTED
 
 
 def test_aliases_move_and_change_nothing_else(kept, adapter, other, base):

@@ -5,6 +5,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+import tests.serving.moto_models  # noqa: F401
 from serving.adapter import Limits, package
 from serving.base import Base
 from serving.probe import Reference
@@ -85,7 +86,7 @@ def make_site(state: Path, url: str, tell: Callable[[str], None] = lambda text: 
     registry = Registry(boto3.client("sagemaker", region_name="us-east-1"), s3, "artifacts", "serve:1")
     destination = Vllm(url, MODEL_ID)
     traffic = Questioning(destination, make_questions())
-    return Site(state, destination, traffic, registry, "adapters", RULES, tell)
+    return Site(state, destination, traffic, registry, RULES, tell)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Promotions behind the real gateway, while users ask for the public name."""
 
 import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving import aliases
+from serving.aliases import ReplacedError
 from serving.rollout import record as records
 from serving.rollout.destination import wait
 from serving.rollout.promote import promote
@@ -73,6 +75,33 @@ def test_a_canary_that_nobody_asks_is_not_judged_good(gateway, site, candidate):
     with pytest.raises(DataError, match=r"only 0 of 8 requests came to the canary in 0\.2 s"):
         promote(site, one)
     assert aliases.read(site.aliases).live == live.name
+
+
+def test_a_rollback_ends_a_promotion_that_waits_for_its_canary(gateway, site, candidate):
+    live, one = candidate(1), candidate(2)
+    with Users(*gateway, QUESTION):
+        promote(site, live)
+    site.rules = replace(site.rules, period_s=3600)
+    told, site.tell = site.tell, lambda said: back.start() if said == "judge" else None
+    back = threading.Thread(target=lambda: roll_back(replace(site, tell=told)))
+    with pytest.raises(ReplacedError):
+        promote(site, one)
+    back.join()
+    assert aliases.read(site.aliases).live == live.name
+
+
+def test_a_gateway_that_does_not_follow_is_told(gateway, site, candidate, said):
+    first, second = candidate(1), candidate(2)
+    with Users(*gateway, QUESTION):
+        promote(site, first)
+        older = aliases.read(site.aliases)
+        promote(site, second)
+    aliases.write(site.aliases, older)  # somebody restored a copy
+    roll_back(site, to="base")
+    assert any("the gateway follows version 4 of the aliases, not 3" in line for line in said)
+    aliases.write(site.aliases, older)
+    with pytest.raises(SubstrateError, match="the gateway follows version 4"):
+        promote(site, second)
 
 
 def test_a_gateway_that_does_not_answer_stops_a_promotion(site, candidate):
