@@ -119,7 +119,11 @@ def replayer(count: int, shared: Path) -> "judge.Replay":
 
             def player(name: str) -> "Policy":
                 folder = None if name == BASE else adapter
-                _, make = players.local(evidence.folder, base_dir, folder, recipe, settings, stack)
+                found, make = players.local(evidence.folder, base_dir, folder, recipe, settings, stack)
+                if found.name != (judged := evidence.base if name == BASE else evidence.candidate):
+                    raise DataError(
+                        f"{found.name} lies where {judged} was judged", "restore it, and decide again"
+                    )
                 return make()
 
             draw = random.SystemRandom()

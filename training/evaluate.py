@@ -225,12 +225,10 @@ def play(
     another evaluation; what the policy raises passes through, with nothing recorded so far lost.
     """
     if len({task.digest for task in tasks}) != len(tasks):
-        raise DataError(
-            f"{len(tasks)} tasks hold duplicates", "play every task once; use samples for repeats"
-        )
+        raise DataError(f"{len(tasks)} tasks hold duplicates", "name each once; use samples for repeats")
     episodes = {_key(task.digest, sample): task for task in tasks for sample in range(settings.samples)}
-    found = _resume(records_path, settings, episodes) if records_path else {}
-    file = Appender(records_path, on_records) if records_path else None
+    found, held = _resume(records_path, settings, episodes) if records_path else ({}, b"")
+    file = Appender(records_path, on_records, held) if records_path else None
     waiting = [key for key in episodes if key not in found][::-1]
     live: list[tuple[Conversation, Game]] = []
     answered = 0
@@ -361,13 +359,14 @@ def paired(before: Sequence[EvaluationRecord], after: Sequence[EvaluationRecord]
     return Paired(counts[True, True], won, lost, counts[False, False], mcnemar_exact(won, lost))
 
 
-def read_records(path: Path) -> list[EvaluationRecord]:
-    """The records of a file, each replayed; a last line that a crash left unfinished is not one of them.
+def read_records(path: Path, content: bytes | None = None) -> list[EvaluationRecord]:
+    """The records of a file, or of its `content` where that was read already, each replayed; a last line that
+    a crash left unfinished is not one of them.
 
     Raises DataError on a line that is no record, or whose outcome is not what its actions lead to.
     """
-    records = []
-    for number, line in enumerate(read_whole(path).split(b"\n")[:-1], start=1):
+    records, content = [], read_whole(path) if content is None else content
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             record = EvaluationRecord.from_json(parse_json(line))
             wrong = _not_replayed(record)
@@ -390,12 +389,14 @@ def records_digest(records: Iterable[EvaluationRecord]) -> str:
     return hashlib.sha256("".join(sorted(record.to_line() for record in records)).encode()).hexdigest()
 
 
-def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Task]) -> dict[str, EvaluationRecord]:
-    """The records that a file has for these episodes; cuts off an unfinished last line."""
+def _resume(
+    path: Path, settings: EvaluationSettings, tasks: dict[str, Task]
+) -> tuple[dict[str, EvaluationRecord], bytes]:
+    """The records that a file has for these episodes, and its lines; cuts off an unfinished last one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        return {}
-    records = read_records(path)
+    path.touch()
+    held = whole_lines(read_whole(path))
+    records = read_records(path, held)
     found = {record.key: record for record in records}
     strangers = found.keys() - tasks.keys()
     if len(found) != len(records) or strangers or not all(map(settings.made, records)):
@@ -405,10 +406,9 @@ def _resume(path: Path, settings: EvaluationSettings, tasks: dict[str, Task]) ->
             f"settings {sorted({r.settings for r in records})}; this one has {settings.digest})",
             "use another label, or move the file away",
         )
-    content = path.read_bytes()
     with path.open("r+b") as file:
-        file.truncate(len(whole_lines(content)))
-    return found
+        file.truncate(len(held))
+    return found, held
 
 
 def _conversation(key: str, game: Game) -> Conversation:

@@ -2,6 +2,7 @@
 naming them by content."""
 
 import hashlib
+import io
 import json
 import os
 import stat
@@ -50,12 +51,12 @@ class Appended(NamedTuple):
 
 
 class Appender:
-    """Appends to a file, and knows what it then has to hold whatever others do to it; `told` hears of it."""
+    """Appends to a file that holds `held`, whole lines, and knows what it then has to hold whatever others do
+    to it; `told` hears of it."""
 
-    def __init__(self, path: Path, told: Callable[[Appended], None] | None = None):
-        content = path.read_bytes() if path.exists() else b""
-        self._path, self._told, self._total = path, told, hashlib.sha256(content)
-        self._lines = content.count(b"\n")
+    def __init__(self, path: Path, told: Callable[[Appended], None] | None = None, held: bytes = b""):
+        self._path, self._told, self._total = path, told, hashlib.sha256(held)
+        self._lines = held.count(b"\n")
 
     def append(self, text: str) -> None:
         """As `append_durably`."""
@@ -118,18 +119,14 @@ def whole_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def lines_of(path: Path, digest: str) -> int | None:
-    """How many bytes the lines have with which a file starts and whose SHA-256 this is; None when it starts
-    otherwise, or is not there."""
+def starting_lines(content: bytes, digest: str) -> bytes | None:
+    """The lines with which it starts and whose SHA-256 this is; None when it starts otherwise."""
     total, size = hashlib.sha256(), 0
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        for line in file:
-            total.update(line)
-            size += len(line)
-            if total.hexdigest() == digest:
-                return size
+    for line in io.BytesIO(content):
+        total.update(line)
+        size += len(line)
+        if total.hexdigest() == digest:
+            return content[:size]
     return None
 
 

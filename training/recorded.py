@@ -6,7 +6,7 @@ from typing import Any
 
 from training import seal
 from training.errors import DataError
-from training.files import file_digest, lines_of
+from training.files import file_digest, read_whole, starting_lines
 
 
 def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
@@ -38,4 +38,4 @@ def is_finished(manifest: Mapping[str, Any], path: Path) -> bool:
 
 def begins_with(path: Path, digest: str) -> bool:
     """Whether a file starts with the records of this digest: further samples of a play are appended."""
-    return lines_of(path, digest) is not None
+    return path.is_file() and starting_lines(read_whole(path), digest) is not None

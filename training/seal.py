@@ -12,7 +12,7 @@ from typing import Any
 
 from training import lineage
 from training.errors import ConfigError, DataError
-from training.files import Appended, file_digest, lines_of, read_whole, whole_lines, write_atomic
+from training.files import Appended, file_digest, read_whole, starting_lines, whole_lines, write_atomic
 
 SEALED = ("test", "test-512", "ood")
 PLAYS, STARTED = "test_plays", "test_started"
@@ -79,9 +79,9 @@ def check(
         begins, noted = entry not in started, entry.get("noted", "")
         had_any = noted or any(one["reached"] for one in entry.get("continued", []))
         takes_over = label in OF_THE_BASE and not had_any
-        if not begins and not takes_over:
-            _keep_noted(records, noted)
-        found = _state(records)
+        keeps = not begins and not takes_over
+        # Read once: what is noted has to be what was looked at.
+        found = _state(_keep_noted(records, noted) if keeps else _lines(records))
         held = found["reached"]
         if begins and held and not takes_over:
             raise DataError(
@@ -105,7 +105,7 @@ def note_progress(run_dir: Path, split: str, label: str, records: Path, appended
     with lineage.changing(run_dir) as manifest:
         for entry in manifest[STARTED]:
             if entry["label"] == label:
-                if entry.get("noted", "") != appended.before or _state(records) != written:
+                if entry.get("noted", "") != appended.before or _state(_lines(records)) != written:
                     raise DataError(
                         f"the records of {label} were changed while it was played",
                         "leave its file alone, and start the play again",
@@ -113,27 +113,33 @@ def note_progress(run_dir: Path, split: str, label: str, records: Path, appended
                 entry |= written
 
 
-def _state(records: Path | None) -> dict[str, Any]:
-    """Number and digest of the records that a file holds; no digest where it holds none. A last line that was
-    cut off is none: the play takes it away."""
-    content = whole_lines(read_whole(records)) if records is not None and records.is_file() else b""
+def _lines(records: Path | None) -> bytes:
+    """The records that a file holds. A last line that was cut off is none: the play takes it away."""
+    return whole_lines(read_whole(records)) if records is not None and records.is_file() else b""
+
+
+def _state(content: bytes) -> dict[str, Any]:
+    """Number and digest of records; no digest where there are none."""
     return {
         "reached": content.count(b"\n"),
         "noted": hashlib.sha256(content).hexdigest() if content else "",
     }
 
 
-def _keep_noted(records: Path | None, noted: str) -> None:
-    """Cut off what was not noted, or everything where what was noted is not there any more; what a link leads
-    to stays as it is."""
+def _keep_noted(records: Path | None, noted: str) -> bytes:
+    """Cut off what was not noted, or everything where what was noted is not there any more; what is left.
+    What a link leads to stays as it is."""
     if records is None or not records.is_file():
-        return
+        return b""
     # What a crash in here left: it holds sealed tasks, and nobody could say of which play.
     for left in records.parent.glob(f".{records.name}.{'?' * 8}"):
-        left.unlink()
-    content, kept = read_whole(records), lines_of(records, noted) or 0
-    if kept < len(content):
-        write_atomic(records, content[:kept])
+        if left.is_file() or left.is_symlink():
+            left.unlink()
+    content = read_whole(records)
+    kept = starting_lines(content, noted) or b""
+    if len(kept) < len(content):
+        write_atomic(records, kept)
+    return kept
 
 
 def continued(manifest: dict[str, Any]) -> list[dict[str, Any]]:

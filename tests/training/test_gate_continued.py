@@ -1,5 +1,6 @@
 """Plays that were stopped and gone on with: each is shown, and one that lost records is a further look."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -222,6 +223,75 @@ def test_what_a_crash_left_while_records_were_cut_goes_with_the_next_continuatio
     decision, _ = end(unplayed)
     assert decision.looks == {"one": 1}
     assert not left.exists()
+
+
+@pytest.mark.parametrize("label", ["final", "baseline"])
+def test_what_is_noted_of_a_continuation_is_what_was_looked_at(run, monkeypatch, label):
+    """A second process exchanges the file once its first reader has it."""
+
+    def forget(manifest):
+        del manifest["evaluations"][label]
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != label]
+
+    path = run / "evaluations" / f"{label}.jsonl"
+    (policy,) = [play["candidate"] for play in lineage.read(run)["test_plays"] if play["label"] == label]
+    won = path.read_bytes()
+    edit(run / "run.json", forget)
+    path.unlink()
+    turns = iter(range(8))
+
+    def before():
+        if next(turns, None) is None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        perform(run, label, policy, lambda: Player(run, "test", before))
+    held, read = path.read_bytes(), seal.read_whole
+    forged = b"".join(won.splitlines(keepends=True)[: held.count(b"\n")])
+    assert forged != held
+
+    def exchanged(file):
+        content = read(file)
+        if file == path and content == held:
+            path.write_bytes(forged)
+        return content
+
+    monkeypatch.setattr(seal, "read_whole", exchanged)
+    with pytest.raises(DataError):
+        perform(run, label, policy)
+    monkeypatch.undo()
+    assert label not in lineage.read(run)["evaluations"]
+    noted = next(entry for entry in lineage.read(run)["test_started"] if entry["label"] == label)["noted"]
+    assert noted == hashlib.sha256(held).hexdigest()
+
+
+def test_a_look_that_was_given_up_in_the_middle_of_a_line_or_of_a_cut_is_no_fault(run):
+    other = "adapter:" + "9" * 16
+    turns = iter(range(8))
+
+    def before():
+        if next(turns, None) is None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        perform(run, "other-test", other, lambda: Player(run, "test", before))
+    path = run / "evaluations" / "other-test.jsonl"
+    held = path.read_bytes()
+    whole = held.splitlines(keepends=True)
+    path.write_bytes(held + whole[0].replace(b'"sample":0', b'"sample":1')[:200])
+    (path.parent / ".other-test.jsonl.ab_d3fgh").write_bytes(held)
+    decision, _ = judge([run])
+    assert decision.looks == {"one": 2}
+    (path.parent / ".final.jsonl.abcdefgh").write_bytes(held)
+    with pytest.raises(DataError, match=r"\.final\.jsonl\.abcdefgh holds \d+ sealed tasks of a play"):
+        judge([run])
+
+
+def test_only_files_are_swept(unplayed):
+    path = kill(unplayed, "final", 8)
+    (path.parent / ".final.jsonl.abcdefgh").mkdir()
+    assert end(unplayed)[0].looks == {"one": 1}
 
 
 def test_a_play_of_the_base_goes_on_after_a_line_that_was_cut_off(run):

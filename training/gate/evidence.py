@@ -23,6 +23,7 @@ from training.gate import evaluations
 from training.gate.counts import OOD
 from training.gate.decision import Entrant, Look
 from training.gate.evaluations import BASE, CANDIDATE
+from training.gate.snapshot import PARTS
 from training.gate.thresholds import check_attainable
 from training.recipe import Recipe, but_for_seed
 
@@ -148,10 +149,7 @@ def read(run_dir: Path) -> Evidence:
         if not evidence.problems:
             evidence.to_json()  # every entry that the decision will show is there
     except OSError as error:
-        raise DataError(
-            f"a file of run {run_dir.name!r} cannot be read: {error}",
-            "nothing was decided; look at what is in that place",
-        ) from error
+        raise unreadable(run_dir, error) from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise DataError(
             f"the files of run {run_dir.name!r} are not as a run writes them: {error!r}",
@@ -159,6 +157,14 @@ def read(run_dir: Path) -> Evidence:
         ) from error
     _refuse(run_dir, evidence.problems)
     return evidence
+
+
+def unreadable(run_dir: Path, error: OSError) -> DataError:
+    """What to raise where a file of a run's evidence cannot be read."""
+    return DataError(
+        f"a file of run {run_dir.name!r} cannot be read: {error}",
+        "nothing was decided; look at what is in that place",
+    )
 
 
 def _refuse(run_dir: Path, problems: list[str]) -> None:
@@ -192,7 +198,7 @@ def check_comparable(first: Evidence, other: Evidence, *, seeds: bool) -> None:
     """
     if first.run == other.run:
         raise ConfigError(
-            f"{first.folder} and {other.folder} are both of a run called {first.run!r}",
+            f"{first.folder.name} and {other.folder.name} are both of a run called {first.run!r}",
             "name each run once; copies keep the name of the run they were made of",
         )
     if seeds and first.recipe.seed == other.recipe.seed:
@@ -245,8 +251,7 @@ def _but_for_seed(of: Evidence) -> tuple[Any, str]:
 def _foreign(run_dir: Path) -> Iterator[str]:
     """What a link leads to can be changed without a trace in the run, a pipe can be read for ever, and a file
     that is mostly holes fills the memory."""
-    parts = (lineage.MANIFEST, "recipe.json", "data", contamination.FOLDER, "evaluations")
-    for path in (path for part in parts for path in (run_dir / part, *sorted((run_dir / part).rglob("*")))):
+    for path in (path for part in PARTS for path in (run_dir / part, *sorted((run_dir / part).rglob("*")))):
         name = path.relative_to(run_dir).as_posix()
         if path.is_symlink() or (path.exists() and not _is_plain(path)):
             yield f"{name} is no file of its own"

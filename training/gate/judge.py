@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from training import lineage
 from training.errors import ConfigError, DataError, SkypodError, visible
 from training.files import write_atomic, write_json
-from training.gate import page
+from training.gate import page, snapshot
 from training.gate.decision import Decision, Incumbent, decide
-from training.gate.evidence import BASE, CANDIDATE, Evidence, check_comparable, read
+from training.gate.evidence import BASE, CANDIDATE, Evidence, check_comparable, read, unreadable
 
 JSON, PAGE = "gate.json", "gate.html"
 Replay = Callable[[Evidence, str, Sequence[str]], list[str]]
@@ -30,20 +30,32 @@ def judge(
     Every run folder gets gate.json, gate.html and the section "gate" of its run.json. When anything of the
     evidence is refused nothing is written, and earlier decisions on all these runs are withdrawn: see
     `evidence.read` for what is raised. `replay` raises DataError where records are not what it sees, and
-    ConfigError where it cannot play: an incumbent is then said not to have been played again.
+    ConfigError where it cannot play: an incumbent is then said not to have been played again. All of it looks
+    at copies: whoever writes into the folders meanwhile changes nothing.
     """
     folders = [folder.resolve() for folder in run_dirs]
     if len(set(folders)) != len(folders):
         raise ConfigError("a run is named twice", "name each run once")
     for folder in folders:
         _require_run(folder)
+    with ExitStack() as copies:
+        return _judge(folders, incumbent_dir, show, replay, copies)
+
+
+def _judge(
+    folders: Sequence[Path],
+    incumbent_dir: Path | None,
+    show: Callable[[str], None],
+    replay: Replay | None,
+    copies: ExitStack,
+) -> tuple[Decision, dict[str, Any]]:
     with _withdrawn_if_unsound(folders):
-        runs = [_read(folder, show) for folder in folders]
+        runs = [_read(folder, show, copies) for folder in folders]
     for first, other in combinations(runs, 2):
         check_comparable(first, other, seeds=True)
     serving, incumbent = None, None
     if incumbent_dir is not None:
-        serving = _read(incumbent_dir.resolve(), show)
+        serving = _read(incumbent_dir.resolve(), show, copies)
         for run in runs:
             check_comparable(run, serving, seeds=False)
         incumbent = Incumbent(serving.run, serving.candidate, serving.played(CANDIDATE))
@@ -52,7 +64,7 @@ def judge(
     if replay:
         again = _replay(replay, runs, serving, folders, show)
     with _withdrawn_if_unsound(folders):
-        return _decide(runs, incumbent, serving, again)
+        return _decide(folders, runs, incumbent, serving, again)
 
 
 def _require_run(folder: Path) -> None:
@@ -92,6 +104,7 @@ def _replay(
 
 
 def _decide(
+    folders: Sequence[Path],
     runs: Sequence[Evidence],
     incumbent: Incumbent | None,
     serving: Evidence | None,
@@ -107,10 +120,10 @@ def _decide(
     }
     html = page.render(decision, written, {run.run: run.records for run in runs})
     try:
-        for run in runs:
-            write_atomic(run.folder / PAGE, html)
-            write_json(run.folder / JSON, written)
-            lineage.update(run.folder, gate=written)
+        for folder in folders:
+            write_atomic(folder / PAGE, html)
+            write_json(folder / JSON, written)
+            lineage.update(folder, gate=written)
     except OSError as error:
         raise DataError(
             f"the decision cannot be written: {error}", "move away what is in that place, and decide again"
@@ -118,9 +131,17 @@ def _decide(
     return decision, written
 
 
-def _read(folder: Path, show: Callable[[str], None]) -> Evidence:
+def _read(folder: Path, show: Callable[[str], None], copies: ExitStack) -> Evidence:
     show(f"reading {visible(folder.name)}: drawing its splits again, replaying every episode")
-    return read(folder)
+    try:
+        copy = copies.enter_context(snapshot.of(folder))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    try:
+        return read(copy)
+    except SkypodError as error:
+        said = (text.replace(str(copy), str(folder)) for text in (error.problem, error.remedy))
+        raise type(error)(*said) from error
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from training import seal
-from training.files import RepeatedKeyError, parse_json
+from training.files import RepeatedKeyError, parse_json, whole_lines
 from training.splits import Row
 
+_RECORDS = re.compile(r"evaluations/(?:(?P<label>[^/]+)\.jsonl|\.(?P<cut>[^/]+)\.jsonl\.[a-z0-9_]{8})")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _DIGEST = re.compile(rb'"(?:digest|canonical)"\s*:\s*"([0-9a-f]+)"')
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
@@ -128,7 +129,10 @@ def _hidden(
     rows: Mapping[str, Sequence[Row]],
 ) -> Iterator[str]:
     """What a file holds of the sealed tasks has to be a play that was begun, of that split by that policy."""
-    content = path.read_bytes()
+    content, label = path.read_bytes(), _label_of(name, ended)
+    entry = begun.get(label)
+    if entry and label not in ended:
+        content = whole_lines(content)  # it may have been cut off in its last line
     records, repeats = _records(content)
     if repeats:
         yield f"{name} holds {repeats} records that name something twice"
@@ -138,7 +142,6 @@ def _hidden(
     sealed = {split: {row["digest"] for row in of} for split, of in rows.items()}
     tasks = held & set().union(*sealed.values())
     known = tasks | held & {row["canonical"] for of in rows.values() for row in of}
-    entry = begun.get(path.stem) if name == f"evaluations/{path.stem}.jsonl" else None
     if not known and not (entry and records):
         return
     if known - read:
@@ -150,13 +153,22 @@ def _hidden(
         yield f"{name} holds {len(strange)} tasks that are not of {entry['split']}, as which it is sealed"
     policies = {str(record.get("policy")) for record in records}
     played = Counter(record["digest"] for record in records)
-    if path.stem not in ended and played.keys() == sealed[entry["split"]] and len(set(played.values())) == 1:
+    if label not in ended and played.keys() == sealed[entry["split"]] and len(set(played.values())) == 1:
         yield (
             f"{name} holds every task of {entry['split']}, and no end of the play is on record: the command "
             "that played it enters it"
         )
     if others := {policy for policy in policies if not is_by(policy, entry["candidate"])}:
         yield f"{name} was played by {min(others)}, the seal says {entry['candidate']}"
+
+
+def _label_of(name: str, ended: Collection[str]) -> str | None:
+    """The play whose records a file holds. One that was killed while they were cut off has left what is
+    kept beside them, until it goes on."""
+    found = _RECORDS.fullmatch(name)
+    if found is None or found["cut"] in ended:
+        return None
+    return found["label"] or found["cut"]
 
 
 def is_by(policy: str, candidate: str) -> bool:
