@@ -129,12 +129,14 @@ def _state(content: bytes) -> dict[str, Any]:
 def _keep_noted(records: Path | None, noted: str) -> bytes:
     """Cut off what was not noted, or everything where what was noted is not there any more; what is left.
     What a link leads to stays as it is."""
-    if records is None or not records.is_file():
+    if records is None:
         return b""
     # What a crash in here left: it holds sealed tasks, and nobody could say of which play.
     for left in records.parent.glob(f".{records.name}.{'?' * 8}"):
         if left.is_file() or left.is_symlink():
             left.unlink()
+    if not records.is_file():
+        return b""
     content = read_whole(records)
     kept = starting_lines(content, noted) or b""
     if len(kept) < len(content):

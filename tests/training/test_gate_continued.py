@@ -225,6 +225,13 @@ def test_what_a_crash_left_while_records_were_cut_goes_with_the_next_continuatio
     assert not left.exists()
 
 
+def test_what_a_crash_left_goes_also_where_the_records_are_gone(unplayed):
+    path = kill(unplayed, "final", 8)
+    path.rename(left := path.with_name(".final.jsonl.abcdefgh"))
+    assert end(unplayed)[0].looks == {"one": 2}
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("label", ["final", "baseline"])
 def test_what_is_noted_of_a_continuation_is_what_was_looked_at(run, monkeypatch, label):
     """A second process exchanges the file once its first reader has it."""
