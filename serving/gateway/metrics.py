@@ -22,14 +22,14 @@ class Metrics:
         self.seconds = Histogram(
             "skypod_gateway_request_seconds",
             "From the request's headers to the answer's last byte, answered requests only",
-            ["adapter"],
+            ["adapter", "variant"],
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.first_byte_seconds = Histogram(
             "skypod_gateway_first_byte_seconds",
             "From the request's headers to the answer's first byte, answered requests only",
-            ["adapter"],
+            ["adapter", "variant"],
             buckets=_SECONDS,
             registry=self.registry,
         )

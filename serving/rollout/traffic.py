@@ -88,15 +88,17 @@ class GatewayTraffic:
         found: dict[str, dict[str, float]] = {}
         for family in text_string_to_metric_families(self._get("/metrics").text):
             for name, labels, value, *_ in family.samples:
-                counts = found.setdefault(labels.get("adapter", ""), {})
-                if name == "skypod_gateway_requests_total" and labels["variant"] in _CHOSEN:
-                    # What the gateway refuses itself says nothing of the adapter.
-                    outcome = labels["outcome"]
-                    if outcome == "ok" or outcome.startswith(_FAILED):
-                        kind = "ok" if outcome == "ok" else "failed"
-                        counts[kind] = counts.get(kind, 0) + value
+                if labels.get("variant") not in _CHOSEN:
+                    continue  # a probe asks what it likes, and as slowly
+                if name == "skypod_gateway_requests_total":
+                    kind = _kind(labels["outcome"])
                 elif name == "skypod_gateway_request_seconds_bucket":
-                    counts[labels["le"]] = value
+                    kind = labels["le"]
+                else:
+                    continue
+                if kind:
+                    counts = found.setdefault(labels["adapter"], {})
+                    counts[kind] = counts.get(kind, 0) + value
         return found
 
     def _get(self, path: str, **options: Any) -> httpx.Response:
@@ -153,6 +155,13 @@ class Questioning:
 
     def released(self, name: str, timeout_s: float) -> bool:
         return True
+
+
+def _kind(outcome: str) -> str | None:
+    """None for what gateway or engine refuse: what a client asks wrongly says nothing of the adapter."""
+    if outcome == "ok":
+        return "ok"
+    return "failed" if outcome.startswith(_FAILED) and outcome != "upstream_refused" else None
 
 
 def _timed(took: Sequence[float], failed: int) -> Seen:
