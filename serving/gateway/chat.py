@@ -5,6 +5,7 @@ what a JSON text says.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,13 +51,13 @@ class Chat:
 
     def encode(self, model: str) -> bytes:
         """The body that asks the engine for `model`."""
-        return json.dumps({"model": model, **self.body}).encode()
+        return json.dumps({"model": model, **self.body}, allow_nan=False).encode()
 
 
 def parse(raw: bytes, limits: Limits, images: Images) -> Chat:
     """Read and check a body; Refusal (400, 413) says what it has to change."""
     try:
-        given = json.loads(raw, parse_constant=_no_number)
+        given = json.loads(raw, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         raise _wrong("the body is not JSON") from None
     if not isinstance(given, dict):
@@ -162,8 +163,11 @@ def _quoted(name: str) -> str:
     return repr(visible(name[:60]))
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(name)
+def _finite(text: str) -> float:
+    """A number of JSON that is not whole; refuses those that JSON or a float cannot hold."""
+    if not math.isfinite(number := float(text)):
+        raise _wrong(f"{text[:60]} is no finite number of JSON", "send one between -1e308 and 1e308")
+    return number
 
 
 def _wrong(problem: str, remedy: str = "") -> Refusal:

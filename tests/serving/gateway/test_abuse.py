@@ -48,6 +48,14 @@ async def test_pictures_are_counted_over_the_whole_conversation(start, engine):
     assert kind(await gateway.post(body)) == (400, "too_many_images")
 
 
+NOT_FINITE = (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999")
+
+
+def sampling(field: bytes) -> bytes:
+    """A body with a field that Python would not write like this."""
+    return b'{"model": "maze", "messages": [{"role": "user", "content": "a"}], %s}' % field
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -55,11 +63,10 @@ async def test_pictures_are_counted_over_the_whole_conversation(start, engine):
         (b"\xff\xfe\x00", "JSON"),
         (b"[1]", "object"),
         (b"[" * 100_000, "JSON"),
-        (b'{"model": "maze", "messages": [{"role": "user", "content": "a"}], "seed": NaN}', "JSON"),
-        (
-            b'{"model": "maze", "messages": [{"role": "user", "content": "a"}], "seed": %s}' % (b"9" * 5000),
-            "JSON",
-        ),
+        *((sampling(b'"seed": ' + text), f"{text.decode()} is no finite number") for text in NOT_FINITE),
+        (sampling(b'"logit_bias": {"5": 1e999}'), "1e999 is no finite number"),
+        (sampling(b'"temperature": -0.%se4000' % (b"1" * 5000)), "is no finite number"),
+        (sampling(b'"seed": ' + b"9" * 5000), "JSON"),
         ({"messages": [user("a")]}, "model"),
         ({"model": ["maze"], "messages": [user("a")]}, "model"),
         ({"model": "maze"}, "messages"),
