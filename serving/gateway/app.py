@@ -202,7 +202,8 @@ class Gateway:
             raise ClientLostError("client_vanished") from None
 
     async def _finish_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        response.headers[REQUEST_ID] = request[RECORD].request_id
+        if record := request.get(RECORD):  # What aiohttp refuses before the middleware has none.
+            response.headers[REQUEST_ID] = record.request_id
         if self.draining:
             response.force_close()
             response.headers["Connection"] = "close"

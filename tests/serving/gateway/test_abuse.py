@@ -172,6 +172,14 @@ async def test_a_client_that_sends_too_slowly_is_let_go(start):
     writer.close()
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/live", "/nowhere"])
+async def test_an_expectation_that_nobody_knows_is_answered(gateway, path):
+    method = "POST" if path.endswith("completions") else "GET"
+    answer = await gateway.http.request(method, path, headers={"Expect": "bogus"})
+    assert answer.status_code == 417
+    assert answer.headers["Content-Type"].startswith("text/plain")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_vanishes_stops_the_engine_and_frees_its_place(start, engine, stream):
     gateway = await start(in_flight=1)
