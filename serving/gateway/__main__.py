@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -20,6 +21,10 @@ def main(config: Path) -> None:
     except SkypodError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    # Python's own end would try the lost rest of the log again, and make the exit status 120.
+    if sys.stdout:
+        with suppress(OSError):
+            sys.stdout.close()
     sys.exit(0 if finished else 1)
 
 

@@ -1,9 +1,9 @@
 """One JSON line per request and event, on standard output. Never words, pictures, keys or addresses of it."""
 
 import json
-import sys
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -47,7 +47,7 @@ class Record:
 
 
 def write(event: str, **fields: Any) -> None:
-    """Write one event."""
+    """Write one event. Where nobody reads, or the disk is full, it is lost: a log is worth no answer."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    sys.stdout.write(json.dumps({"at": at, "event": event, **fields}) + "\n")
-    sys.stdout.flush()
+    with suppress(OSError):
+        print(json.dumps({"at": at, "event": event, **fields}), flush=True)

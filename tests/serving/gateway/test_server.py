@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import ssl
 import sys
@@ -43,13 +44,14 @@ class Process:
     def __init__(self, folder: Path, url: str, deadline_s: float):
         self.config = folder / "gateway.toml"
         self.config.write_text(CONFIG.format(url=url, deadline_s=deadline_s))
+        self.command = (sys.executable, "-m", "serving.gateway", "--config", str(self.config))
         self.key = keys.add(folder / "keys.json", "player")
         self.events: list[dict] = []
         aliases.write(folder / "aliases.json", Aliases(version=1, live=LIVE))
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "serving.gateway", "--config", str(self.config)),
+            *self.command,
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -127,6 +129,32 @@ async def test_a_drain_has_a_deadline_and_its_exit_status_tells(run, engine):
     ends = [event["outcome"] for event in process.events if event["event"] == "request"]
     assert ends == ["cut_by_drain"] * 3
     assert await asyncio.wait_for(process.process.wait(), 30) == 1
+
+
+async def test_answers_and_the_exit_status_outlive_whoever_reads_the_log(engine, tmp_path):
+    process = Process(tmp_path, engine.url, deadline_s=30)
+    reads, writes = os.pipe()
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    running = await asyncio.create_subprocess_exec(*process.command, cwd=ROOT, stdout=writes, env=buffered)
+    os.close(writes)
+    try:
+        with open(reads) as log:
+            process.port = json.loads(await asyncio.to_thread(log.readline))["port"]
+        answers = [await process.chat() for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200] * 3
+        # It still follows its files, though it cannot say so.
+        process.key = keys.add(tmp_path / "keys.json", "late")
+
+        async def known() -> bool:
+            return (await process.chat()).status_code == 200
+
+        await until(known)
+        running.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(running.wait(), 30) == 0
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
 
 
 async def test_while_it_drains_it_is_not_ready_and_open_connections_close_after_their_answer(start, engine):
