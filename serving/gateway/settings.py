@@ -33,6 +33,9 @@ class Upstream(Section):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         parts = urlsplit(self.url)
+        # The log names the url, and so would an error.
+        if "@" in self.url or parts.query or parts.fragment:
+            raise ValueError("url holds credentials or a query; give the address alone, a key in key_file")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {self.url!r} is no address; use for example http://127.0.0.1:8000")
         if self.first_byte_s > self.total_s:

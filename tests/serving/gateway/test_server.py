@@ -301,6 +301,25 @@ def test_settings_name_every_fault(tmp_path):
         assert part in error.value.problem
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@engine:8000",
+        "http://hunter2@engine:8000",
+        "ftp://user:hunter2@engine",
+        "user:hunter2@engine:8000",
+        "http://engine:8000/?key=hunter2",
+        "http://engine:8000/#hunter2",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_quoting_it(tmp_path, url):
+    path = tmp_path / "gateway.toml"
+    path.write_text(CONFIG.format(url=url, deadline_s=5))
+    with pytest.raises(ConfigError, match="key_file") as error:
+        settings.read(path)
+    assert "hunter2" not in str(error.value)
+
+
 def test_paths_are_those_of_the_settings_folder(tmp_path):
     path = tmp_path / "gateway.toml"
     path.write_text(
