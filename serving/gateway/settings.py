@@ -1,5 +1,6 @@
 """The gateway's settings, from one TOML file whose relative paths are those of its folder."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
@@ -115,12 +116,18 @@ def read(path: Path) -> Settings:
 
 
 def upstream_key(upstream: Upstream) -> str | None:
-    """The engine's API key, None where it asks for none."""
+    """The engine's API key, None where it asks for none; ConfigError for what no header carries."""
     if upstream.key_file is None:
         return None
     try:
-        return upstream.key_file.read_text().strip()
+        key = upstream.key_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{upstream.key_file} cannot be read ({error})", "write the engine's key there"
         ) from None
+    if not re.fullmatch("[!-~]+", key):
+        raise ConfigError(
+            f"{upstream.key_file} holds no key, which is one word of visible ASCII",
+            "write the engine's key there, and nothing else",
+        )
+    return key

@@ -334,6 +334,14 @@ def test_paths_are_those_of_the_settings_folder(tmp_path):
         settings.upstream_key(read.upstream)
 
 
+@pytest.mark.parametrize("content", ["", "\n", "hunter2\nhunter3\n", "hunter2 3", "hunter2\0", "hünter2"])
+async def test_a_file_that_holds_no_key_of_the_engine_is_refused_at_the_start(start, tmp_path, content):
+    (tmp_path / "engine.key").write_text(content)
+    with pytest.raises(ConfigError, match=r"engine\.key holds no key") as error:
+        await start(upstream={"key_file": tmp_path / "engine.key"})
+    assert "hunter" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
