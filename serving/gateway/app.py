@@ -48,7 +48,7 @@ class Gateway:
             settings.aliases, aliases.read, lambda known, found: found.version >= known.version
         )
         self.keyring = Keyring(self.keys)
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: self.aliases.value.names)
         self.engine = Engine(settings.upstream, upstream_key(settings.upstream))
         self._router = Router(settings.public_name, settings.upstream.model_id, self.aliases)
         self._slots = Slots(limits.in_flight, limits.queue, limits.wait_s, settings.upstream.mixes_safely)

@@ -36,11 +36,7 @@ class Record:
     def close(self, metrics: Metrics) -> None:
         """Count it and write its line."""
         total_s = self.now()
-        metrics.requests.labels(self.adapter, self.variant, self.outcome).inc()
-        if self.outcome == "ok":
-            metrics.seconds.labels(self.adapter, self.variant).observe(total_s)
-            if self.first_byte_s is not None:
-                metrics.first_byte_seconds.labels(self.adapter, self.variant).observe(self.first_byte_s)
+        metrics.count(self.adapter, self.variant, self.outcome, total_s, self.first_byte_s)
         fields = {name: value for name, value in vars(self).items() if name != "began"}
         rounded = {name: round(v, 6) if isinstance(v, float) else v for name, v in fields.items()}
         write("request", **rounded, total_s=round(total_s, 6))

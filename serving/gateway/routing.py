@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from serving.aliases import Aliases, served_name
 from serving.gateway.following import Followed
 from serving.gateway.keys import Key, require
+from serving.gateway.metrics import BASE
 from serving.gateway.refusal import Refusal
 
 # These names reach paths and S3 keys: Ray Serve LLM loads an adapter from <folder>/<name> when asked for it.
 _ADAPTER = re.compile(r"[a-z][a-z0-9-]{0,40}-[0-9a-f]{12}")
-BASE = "base"
 
 
 @dataclass(frozen=True)

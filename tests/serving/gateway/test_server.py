@@ -16,7 +16,7 @@ from serving import aliases
 from serving.aliases import Aliases
 from serving.gateway import keys, settings
 from tests.serving.gateway import pictures
-from tests.serving.gateway.conftest import LIVE, until, user
+from tests.serving.gateway.conftest import CANARY, LIVE, until, user
 from tests.serving.gateway.test_gateway import kind
 from training.errors import ConfigError, SubstrateError
 
@@ -255,6 +255,35 @@ async def test_metrics_tell_the_adapters_apart(gateway, engine):
     for histogram in ("request_seconds", "first_byte_seconds"):
         assert await gateway.metric(f"skypod_gateway_{histogram}_count", adapter=LIVE) == 3
         assert await gateway.metric(f"skypod_gateway_{histogram}_count", adapter="maze-bbbbbbbbbbbb") == 1
+
+
+async def test_names_that_a_probe_invents_share_one_series(gateway, engine, capsys):
+    invented = [f"maze-{number:012x}" for number in range(5)]
+    for name in invented:
+        await gateway.chat(model=name, key=gateway.probe_key)
+    await gateway.chat(model=CANARY, key=gateway.probe_key)
+    text = (await gateway.control("/metrics")).text
+    assert not [name for name in (*invented, CANARY) if name in text]
+    total = "skypod_gateway_requests_total"
+    assert await gateway.metric(total, adapter="other", outcome="upstream_refused") == 5
+    assert await gateway.metric(total, adapter="other", outcome="ok") == 1
+    assert await gateway.metric("skypod_gateway_in_flight", adapter="other") == 0
+    written = capsys.readouterr().out
+    assert all(f'"adapter": "{name}"' in written for name in invented)
+
+
+async def test_an_adapter_keeps_its_series_when_its_alias_is_taken_while_it_answers(gateway, engine):
+    gateway.alias(canary=CANARY, canary_share=1.0)
+    await gateway.control("/aliases")
+    engine.gate.clear()
+    asked = asyncio.create_task(gateway.chat())
+    await engine.until(lambda engine: len(engine.running) == 1)
+    gateway.alias(canary=None, canary_share=0.0)
+    await gateway.control("/aliases")
+    engine.gate.set()
+    await asked
+    assert await gateway.metric("skypod_gateway_requests_total", adapter=CANARY, variant="canary") == 1
+    assert await gateway.metric("skypod_gateway_in_flight", adapter=CANARY) == 0
 
 
 async def test_a_fault_of_our_own_is_told_without_its_words(start, engine, capsys, monkeypatch):
