@@ -13,6 +13,7 @@ from serving.gateway.refusal import Refusal
 
 # These names reach paths and S3 keys: Ray Serve LLM loads an adapter from <folder>/<name> when asked for it.
 _ADAPTER = re.compile(r"[a-z][a-z0-9-]{0,40}-[0-9a-f]{12}")
+_ALIASES = ("live", "canary", "previous")
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,20 @@ class Router:
             return self._to(adapter, variant)
         public, _, alias = model.partition("@")
         adapter: str | None = model.removeprefix(f"{self._model_id}:")
-        if model in (self._model_id, f"{self._public}@{BASE}"):
-            adapter = None
-        elif public == self._public and alias in ("live", "canary", "previous"):
-            adapter = getattr(aliases, alias)
-            if adapter is None:
-                raise Refusal(503, f"no_{alias}_adapter", f"no adapter is {alias}", "promote one")
-        elif not (_ADAPTER.fullmatch(adapter) or adapter in aliases.names):
+        by_alias = public == self._public and alias in (BASE, *_ALIASES)
+        # Before anything is looked up: a refusal must not tell those who may not probe what is up.
+        if by_alias or model == self._model_id or _ADAPTER.fullmatch(adapter):
+            require(key, "probe")
+        elif "probe" not in key.may or adapter not in aliases.names:
             raise Refusal(
                 404, "model_not_found", "this model does not exist", "ask /v1/models for those that do"
             )
-        require(key, "probe")
+        if model == self._model_id or (by_alias and alias == BASE):
+            adapter = None
+        elif by_alias:
+            adapter = getattr(aliases, alias)
+            if adapter is None:
+                raise Refusal(503, f"no_{alias}_adapter", f"no adapter is {alias}", "promote one")
         return self._to(adapter, "named")
 
     def models(self, key: Key) -> list[str]:
@@ -77,7 +81,7 @@ class Router:
         names = [self._public]
         if "probe" in key.may:
             aliases = self._aliases.value
-            held = [alias for alias in ("live", "canary", "previous") if getattr(aliases, alias)]
+            held = [alias for alias in _ALIASES if getattr(aliases, alias)]
             names += [f"{self._public}@{alias}" for alias in (BASE, *held)]
             names += [served_name(self._model_id, name) for name in sorted(aliases.names)]
         return names

@@ -137,6 +137,28 @@ async def test_names_beside_the_public_one_are_for_keys_that_may_probe(gateway):
     assert set(listed[gateway.probe_key]) >= set(named) - {CANARY}
 
 
+async def test_a_key_that_may_not_probe_does_not_learn_what_is_up(gateway):
+    names = [
+        *("maze@live", "maze@canary", "maze@previous", "maze@base"),
+        *(LIVE, CANARY, f"maze:{CANARY}", "by-hand", "maze:by-hand"),
+    ]
+
+    async def answers() -> list[tuple[int, str]]:
+        return [kind(await gateway.chat(model=name)) for name in names]
+
+    before = await answers()
+    gateway.alias(canary=CANARY, previous="by-hand")
+    await gateway.control("/aliases")
+    assert await answers() == before == [(403, "forbidden")] * 7 + [(404, "model_not_found")] * 2
+    assert kind(await gateway.chat(model="by-hand", key=gateway.probe_key)) == (404, "upstream_refused")
+
+
+async def test_an_alias_that_nobody_holds_is_told_to_those_who_may_probe(gateway):
+    for alias in ("canary", "previous"):
+        answer = await gateway.chat(model=f"maze@{alias}", key=gateway.probe_key)
+        assert kind(answer) == (503, f"no_{alias}_adapter")
+
+
 @pytest.mark.parametrize(
     "model",
     ["gpt-4", "maze@latest", "maze@", "", "maze:../../etc-aaaaaaaaaaaa", "maze:maze-AAAAAAAAAAAA", "maze:"],
