@@ -228,6 +228,15 @@ async def test_a_client_that_does_not_read_its_stream_is_let_go(start, engine):
     writer.transport.abort()
 
 
+async def test_what_is_no_http_is_refused_in_plain_text(gateway):
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"GET /live HTTP/1.1\r\nno header\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    assert b" 400 " in answer.splitlines()[0]
+    assert b"\r\nContent-Type: text/plain" in answer
+
+
 async def test_noise_on_the_port_does_no_harm(gateway, capsys):
     for noise in (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import ssl
 import sys
@@ -301,6 +302,15 @@ async def test_a_fault_of_our_own_is_told_without_its_words(start, engine, capsy
     (bug,) = [json.loads(line) for line in written.out.splitlines() if '"bug", "error"' in line]
     assert bug["error"] == "ValueError"
     assert any("routing.py" in place for place in bug["at_lines"])
+
+
+def test_the_guide_lists_every_code_of_an_error():
+    source = "".join(path.read_text() for path in (ROOT / "serving" / "gateway").glob("*.py"))
+    raised = re.findall(r'Refusal\(\s*\w+,\s*f?"([a-z_{}]+)"', source)
+    raised += [code.format(alias=alias) for code in raised for alias in ("canary", "previous")]
+    guide = (ROOT / "docs" / "how-to" / "serve.md").read_text()
+    assert {"upstream_refused", "no_{alias}_adapter", "bad_image"} < set(raised)
+    assert not [code for code in raised if "{" not in code and f"`{code}`" not in guide]
 
 
 async def test_it_speaks_tls(start, tmp_path):
