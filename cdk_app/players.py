@@ -1,6 +1,6 @@
 """Makes the policies that `skypod evaluate` plays with, under the rules that the run's recipe gives them."""
 
-import json
+import reprlib
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -14,6 +14,7 @@ from serving.local import LocalPolicy
 from serving.probe import TOLERANCES
 from training.errors import ConfigError, DataError
 from training.evaluate import EvaluationSettings, Policy
+from training.files import read_object, required
 from training.recipe import Recipe
 
 
@@ -40,7 +41,7 @@ def endpoint(
                 url,
                 model,
                 max_tokens=recipe.rollout.max_new_tokens,
-                allowed_token_ids=_allowed(run, recipe),
+                allowed_token_ids=allowed_token_ids(run, recipe),
                 temperature=temperature,
                 seed=settings.seed,
                 timeout_s=timeout_s,
@@ -95,7 +96,7 @@ def local(
             packaged,
             dtype=recipe.policy.dtype,
             max_tokens=recipe.rollout.max_new_tokens,
-            allowed_token_ids=_allowed(run, recipe),
+            allowed_token_ids=allowed_token_ids(run, recipe),
             temperature=settings.temperature,
             seed=settings.seed,
         )
@@ -103,11 +104,18 @@ def local(
     return candidate, make
 
 
-def _allowed(run: Path, recipe: Recipe) -> list[int] | None:
-    """The token ids that the trainer's engines may sample; None for all."""
+def allowed_token_ids(run: Path, recipe: Recipe) -> list[int] | None:
+    """The token ids that the trainer's engines may sample; None for all. DataError where its training did not
+    note them so."""
     if not recipe.rollout.text_tokens_only:
         return None
     path = run / "generation.json"
     if not path.is_file():
         raise DataError(f"{run} holds no {path.name}, which its training writes", "start the run first")
-    return json.loads(path.read_text())["allowed_token_ids"]
+    found = required(read_object(path), list, "allowed_token_ids", source=path)
+    if not found or not all(type(one) is int and one >= 0 for one in found):
+        raise DataError(
+            f"{path}: allowed_token_ids is {reprlib.repr(found)}, no list of token ids",
+            "restore the file as it was written",
+        )
+    return found

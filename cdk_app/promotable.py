@@ -1,10 +1,8 @@
 """From a run folder to a candidate for promotion: what its gate decided, what to ask it, and its package."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from cdk_app import evaluate
+from cdk_app import evaluate, players
 from serving import adapter as adapters
 from serving import probe
 from serving.adapter import Base, Limits
@@ -12,7 +10,7 @@ from serving.rollout.candidate import Candidate, Questions
 from training import exports, lineage, seal
 from training.errors import ConfigError, DataError
 from training.evaluate import EvaluationSettings, opening
-from training.files import read_json
+from training.files import read_object, required
 from training.gate import judge
 from training.recipe import Recipe
 from training.splits import row_task
@@ -31,8 +29,8 @@ def find(run_or_adapter: str, runs: Path) -> Path:
     found = []
     for path in runs.glob(f"*/{lineage.MANIFEST}"):
         manifest = lineage.read(path.parent)
-        if (manifest.get("serving") or {}).get("name") == run_or_adapter:
-            found.append(((manifest.get("gate") or {}).get("made", ""), path.parent))
+        if manifest.get("serving", {}).get("name") == run_or_adapter:
+            found.append((str(manifest.get("gate", {}).get("made", "")), path.parent))
     if not found:
         raise ConfigError(
             f"{run_or_adapter} is no run folder, and no run in {runs} has served an adapter of that name",
@@ -56,10 +54,10 @@ def candidate(run: Path, base_dir: Path, out: Path, split: str, limits: Limits) 
         out,
         base_dir=base_dir,
         run_id=manifest["run"],
-        evaluation_digest=manifest["evaluations"]["final"]["records"],
+        evaluation_digest=required(manifest, str, "evaluations", seal.FINAL, "records", source=manifest.path),
         limits=limits,
     )
-    served = {**(manifest.get("serving") or {}), "name": adapter.name, "base_digest": adapter.base_digest}
+    served = {**manifest.get("serving", {}), "name": adapter.name, "base_digest": adapter.base_digest}
     lineage.update(run, serving=served)
     return Candidate(
         adapter=adapter,
@@ -73,7 +71,7 @@ def candidate(run: Path, base_dir: Path, out: Path, split: str, limits: Limits) 
     )
 
 
-def verdict(run: Path, manifest: Mapping[str, Any], digest: str) -> str:
+def verdict(run: Path, manifest: lineage.Manifest, digest: str) -> str:
     """Why the run's gate refused the adapter of this digest; "" when it passed.
 
     A decision lies in gate.json and in run.json. One that was withdrawn is in neither, and one that is in
@@ -86,19 +84,26 @@ def verdict(run: Path, manifest: Mapping[str, Any], digest: str) -> str:
             f"no decision on run {run.name!r} stands: it was never made, or it was withdrawn",
             f"{_DECIDE} {run}`",
         )
-    if read_json(path) != decided:
+    if read_object(path) != decided:
         raise DataError(f"{path} is not the decision that {lineage.MANIFEST} has", f"{_DECIDE} {run}`")
-    judged = (decided["evidence"].get(manifest["run"]) or {}).get("adapter")
-    named = decided["candidates"].get(manifest["run"])
+    judged = required(decided, str, "evidence", manifest["run"], "adapter", source=path)
+    named = required(decided, str, "candidates", manifest["run"], source=path)
     if judged != digest or named != f"adapter:{digest[:16]}" or manifest["adapter"]["digest"] != digest:
         raise DataError(
-            f"the decision on run {run.name!r} is of the adapter {str(judged)[:16]}, the one there is "
+            f"the decision on run {run.name!r} is of the adapter {judged[:16]}, the one there is "
             f"{digest[:16]}",
             f"{_DECIDE} {run}`; what was not judged is not promoted",
         )
-    unmet = [one["name"] for one in decided["conditions"] if not one["passed"]]
-    if decided["decision"] != "passed" or decided["passed"] is not True or unmet:
-        return f"{len(unmet)} of {len(decided['conditions'])} conditions unmet: {', '.join(unmet)}"
+    conditions = required(decided, list, "conditions", source=path)
+    if not conditions:
+        raise DataError(f"{path} was decided on no conditions", f"{_DECIDE} {run}`")
+    unmet = [
+        required(one, str, "name", source=path)
+        for one in conditions
+        if not required(one, bool, "passed", source=path)
+    ]
+    if decided.get("decision") != "passed" or not required(decided, bool, "passed", source=path) or unmet:
+        return f"{len(unmet)} of {len(conditions)} conditions unmet: {', '.join(unmet)}"
     return ""
 
 
@@ -114,9 +119,6 @@ def questions(run: Path, recipe: Recipe, split: str) -> Questions:
     keys = {reference.key for reference in references}
     asked = [row_task(row) for row in lineage.read_split(run, "test") if f"{row['digest']}/0" in keys]
     _, tasks = evaluate.read_tasks(run, split, recipe)
-    allowed = None
-    if recipe.rollout.text_tokens_only:
-        allowed = read_json(run / "generation.json")["allowed_token_ids"]
     return Questions(
         canaries=opening(asked, settings),
         references=references,
@@ -124,5 +126,5 @@ def questions(run: Path, recipe: Recipe, split: str) -> Questions:
         tasks=tasks,
         settings=settings,
         max_tokens=recipe.rollout.max_new_tokens,
-        allowed_token_ids=allowed,
+        allowed_token_ids=players.allowed_token_ids(run, recipe),
     )

@@ -4,12 +4,17 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from training.errors import DataError
+from training.files import read_object, required
 
 _CHUNK_BYTES = 4 * 2**20
+_REMEDY = "give the directory of the base checkpoint that the adapter was trained on"
 HEAD = "lm_head"
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Base:
 
         Raises DataError if it holds no config.json or no safetensors weights.
         """
-        return cls(digest(directory), linears(_config(directory), str(directory)))
+        return cls(digest(directory), linears(read_config(directory), directory / CONFIG))
 
     def targeted(self, target: str | list[str], exclude: str | list[str] | None) -> list[str]:
         """Names of the linear layers that a PEFT config with these fields wraps, sorted.
@@ -53,15 +58,21 @@ def digest(directory: Path) -> str:
     """SHA-256 (hexadecimal) over config.json and every safetensors file: their names and contents."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        raise DataError(
-            f"{directory} holds no safetensors weights",
-            "give the directory of the base checkpoint that the adapter was trained on",
-        )
-    entries = [[path.name, _sha256(path)] for path in [*files, directory / "config.json"]]
+        raise DataError(f"{directory} holds no safetensors weights", _REMEDY)
+    entries = [[path.name, _sha256(path)] for path in [*files, directory / CONFIG]]
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
-def linears(config: dict, source: str) -> dict[str, tuple[int, int]]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """A checkpoint's config.json."""
+    path = directory / CONFIG
+    try:
+        return read_object(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})", _REMEDY) from error
+
+
+def linears(config: dict[str, Any], source: Path) -> dict[str, tuple[int, int]]:
     """Every linear layer of a Qwen3-VL config with its (inputs, outputs).
 
     Raises DataError for another architecture: shapes could not be checked there.
@@ -71,17 +82,14 @@ def linears(config: dict, source: str) -> dict[str, tuple[int, int]]:
             f"{source}: model_type is {config.get('model_type')!r}, expected 'qwen3_vl'",
             "adapters are checked against dense Qwen3-VL bases only",
         )
-    try:
-        return _text(config["text_config"]) | _vision(config["vision_config"])
-    except KeyError as error:
-        raise DataError(f"{source}: config.json lacks {error}") from error
+    return _text(config, source) | _vision(config, source)
 
 
-def _text(text: dict) -> dict[str, tuple[int, int]]:
-    width, inner = text["hidden_size"], text["intermediate_size"]
-    heads = text["num_attention_heads"]
-    head = text.get("head_dim") or width // heads
-    queries, keys = heads * head, text["num_key_value_heads"] * head
+def _text(config: dict[str, Any], source: Path) -> dict[str, tuple[int, int]]:
+    size = partial(_size, config, source, "text_config")
+    width, inner, heads = size("hidden_size"), size("intermediate_size"), size("num_attention_heads")
+    head = size("head_dim") if config["text_config"].get("head_dim") else width // heads
+    queries, keys = heads * head, size("num_key_value_heads") * head
     layer = {
         "self_attn.q_proj": (width, queries),
         "self_attn.k_proj": (width, keys),
@@ -93,15 +101,16 @@ def _text(text: dict) -> dict[str, tuple[int, int]]:
     }
     layers = {
         f"model.language_model.layers.{index}.{name}": shape
-        for index in range(text["num_hidden_layers"])
+        for index in range(size("num_hidden_layers"))
         for name, shape in layer.items()
     }
-    return layers | {HEAD: (width, text["vocab_size"])}
+    return layers | {HEAD: (width, size("vocab_size"))}
 
 
-def _vision(vision: dict) -> dict[str, tuple[int, int]]:
-    width, inner = vision["hidden_size"], vision["intermediate_size"]
-    merged = width * vision["spatial_merge_size"] ** 2
+def _vision(config: dict[str, Any], source: Path) -> dict[str, tuple[int, int]]:
+    size = partial(_size, config, source, "vision_config")
+    width, inner = size("hidden_size"), size("intermediate_size")
+    merged = width * size("spatial_merge_size") ** 2
     block = {
         "attn.qkv": (width, 3 * width),
         "attn.proj": (width, width),
@@ -110,27 +119,22 @@ def _vision(vision: dict) -> dict[str, tuple[int, int]]:
     }
     blocks = {
         f"model.visual.blocks.{index}.{name}": shape
-        for index in range(vision["depth"])
+        for index in range(size("depth"))
         for name, shape in block.items()
     }
-    deepstack = range(len(vision["deepstack_visual_indexes"]))
+    deepstack = range(len(required(config, list, "vision_config", "deepstack_visual_indexes", source=source)))
     mergers = ["merger", *(f"deepstack_merger_list.{index}" for index in deepstack)]
     for merger in mergers:
         blocks[f"model.visual.{merger}.linear_fc1"] = (merged, merged)
-        blocks[f"model.visual.{merger}.linear_fc2"] = (merged, vision["out_hidden_size"])
+        blocks[f"model.visual.{merger}.linear_fc2"] = (merged, size("out_hidden_size"))
     return blocks
 
 
-def _config(directory: Path) -> dict:
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error})",
-            "give the directory of the base checkpoint that the adapter was trained on",
-        ) from error
-    return config
+def _size(config: dict[str, Any], source: Path, *keys: str) -> int:
+    found = required(config, int, *keys, source=source)
+    if found < 1:
+        raise DataError(f"{source}: {'.'.join(keys)} is {found}, no size of a model", _REMEDY)
+    return found
 
 
 def _matches(name: str, pattern: str | list[str]) -> bool:

@@ -134,17 +134,20 @@ def read_folder(directory: Path, max_weights_bytes: int) -> tuple[Adapter, dict[
 def read_file(path: Path, max_bytes: int) -> bytes:
     """The bytes of one plain file of bounded size; neither symbolic nor hard links."""
     try:
-        # Without O_NONBLOCK a named pipe in the folder would hang us here.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(path, "rb", opener=_open_plain) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise DataError(f"{path} is not a plain file of its own", "copy it instead of linking it")
+            if status.st_size > max_bytes:
+                raise DataError(f"{path} has {status.st_size} bytes, more than the {max_bytes} allowed")
+            return file.read(max_bytes)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})", "links are not followed") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise DataError(f"{path} is not a plain file of its own", "copy the file instead of linking it")
-        if status.st_size > max_bytes:
-            raise DataError(f"{path} has {status.st_size} bytes, more than the {max_bytes} allowed")
-        return file.read(max_bytes)
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Without O_NONBLOCK a named pipe in the folder would hang us here."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def write_folder(directory: Path, contents: Mapping[str, bytes]) -> None:

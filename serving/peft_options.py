@@ -5,8 +5,8 @@ accepted: every option that would change the result must hold its neutral value,
 """
 
 import json
-import math
 import re
+import sys
 from dataclasses import dataclass
 
 from serving.base import Base, is_vision
@@ -124,8 +124,8 @@ def _rank(value: object, source: str) -> int:
 
 
 def _alpha(value: object, source: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise DataError(f"{source}: lora_alpha is {value!r}", "it must be a positive number")
+    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:  # a whole number may be larger
+        raise DataError(f"{source}: lora_alpha is {value!r:.80}", "it must be a positive number")
     return int(value) if value == int(value) else value
 
 

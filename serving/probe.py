@@ -4,7 +4,8 @@ A server can load an adapter with status 200 and ignore it, apply it wrongly, or
 its log-probabilities tell.
 """
 
-import json
+import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from serving.client import ChatPolicy, Completion
 from training.errors import DataError
 from training.evaluate import Conversation
+from training.files import read_json
 
 # Engines repeat a computation to about 1e-5 in fp32; a trained adapter shifts log-probabilities by far more.
 LEAST_SHIFT = 1e-3
@@ -118,17 +120,29 @@ def compare(
 def read_references(path: Path) -> list[Reference]:
     """References from a JSON list of {"key", "token_ids", "logprobs"}; DataError if it is not that."""
     try:
-        entries = json.loads(path.read_text())
         references = [
-            Reference(entry["key"], tuple(entry["token_ids"]), tuple(entry["logprobs"])) for entry in entries
+            Reference(entry["key"], tuple(entry["token_ids"]), tuple(entry["logprobs"]))
+            for entry in read_json(path)
         ]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{path} holds no reference log-probabilities ({error})", "write it again") from error
-    if any(not one.token_ids or len(one.token_ids) != len(one.logprobs) for one in references):
+    if odd := [one for one in references if not _is_sound(one)]:
         raise DataError(
-            f"{path} has a reference without one log-probability for each token", "write it again"
+            f"{path} has a reference without a key, or without one log-probability for each token: "
+            f"{reprlib.repr(odd[0].key)}",
+            "write it again",
         )
     return references
+
+
+def _is_sound(reference: Reference) -> bool:
+    ids, logprobs = reference.token_ids, reference.logprobs
+    return (
+        isinstance(reference.key, str)
+        and 0 < len(ids) == len(logprobs)
+        and all(type(one) is int for one in ids)
+        and all(type(one) in (int, float) and -math.inf < one < math.inf for one in logprobs)
+    )
 
 
 def _shift(base: Completion, adapter: Completion) -> float:

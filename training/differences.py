@@ -179,7 +179,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
             name: _FLOATS[dtype](values).reshape(shape)
             for name, dtype, shape, values in exports.tensors(path.read_bytes())
         }
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except exports.NO_TENSORS as error:
         raise DataError(
             f"{path} holds no weights that can be compared: {visible(repr(error))}", "restore the adapter"
         ) from None

@@ -13,6 +13,8 @@ FILES = {WEIGHTS, CONFIG, "README.md"}
 """What PEFT writes into the folder of an adapter."""
 LARGEST = 8 << 30
 """Bytes of weights: the highest rank on the largest bases stays below, and they are read whole."""
+NO_TENSORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What a wrong header makes Python raise."""
 _SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _WHERE = "base_model_name_or_path"
 
@@ -37,7 +39,7 @@ def weights(folder: Path) -> str:
             total.update(values)
     except RepeatedKeyError as error:
         raise _ambiguous(path, error) from None
-    except (ValueError, LookupError, TypeError, AttributeError):  # no safetensors: named by its bytes
+    except NO_TENSORS:  # no safetensors: named by its bytes
         return file_digest(path)
     return total.hexdigest()
 
@@ -45,7 +47,7 @@ def weights(folder: Path) -> str:
 def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], bytes]]:
     """(name, type, shape, little-endian values) of each tensor of a safetensors file.
 
-    Raises what a wrong header makes Python raise: ValueError, LookupError, TypeError, AttributeError.
+    Raises one of NO_TENSORS where the header is wrong.
     """
     start = 8 + int.from_bytes(content[:8], "little")
     for name, tensor in parse_json(content[8:start]).items():
@@ -68,7 +70,7 @@ def _options_digest(path: Path) -> str:
                 options[name] = sorted(options[name])
     except RepeatedKeyError as error:
         raise _ambiguous(path, error) from None
-    except (ValueError, TypeError):  # no options of PEFT's: named by their bytes
+    except (ValueError, TypeError, RecursionError):  # no options of PEFT's: named by their bytes
         return file_digest(path)
     # Within an option the order may count: of patterns PEFT takes the first that matches.
     plain = sorted((name, json.dumps(value)) for name, value in options.items() if name != _WHERE)

@@ -5,9 +5,10 @@ import hashlib
 import io
 import json
 import os
+import reprlib
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +94,18 @@ def read_object(path: Path) -> dict[str, Any]:
             raise ValueError(f"a {type(found).__name__}, no object")
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not as it was written: {error!r}", "restore it, or remove it") from None
+    return found
+
+
+def required[Kind](content: Mapping[str, Any], kind: type[Kind], *keys: str, source: Path) -> Kind:
+    """What an object of the JSON file `source` has below these keys. DataError that names them when it is
+    missing, or of another kind."""
+    found: Any = content
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    if type(found) is not kind:  # True would be an int as well
+        what = "is missing" if found is None else f"is {reprlib.repr(found)}, no {kind.__name__}"
+        raise DataError(f"{source}: {'.'.join(keys)} {what}", "restore the file as it was written")
     return found
 
 

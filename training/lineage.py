@@ -18,9 +18,12 @@ from training.recipe import Recipe
 
 MANIFEST = "run.json"
 _SECTIONS: dict[str, type] = {
-    **dict.fromkeys(("base", "recipe", "data", "evaluations", "audits", "adapter", "serving"), dict),
+    "run": str,
+    **dict.fromkeys(("base", "recipe", "data", "evaluations", "audits", "adapter", "serving", "gate"), dict),
     **dict.fromkeys(("attempts", "checkpoints", "test_plays", "test_started"), list),
 }
+_TEXTS = {"base": ("digest",), "adapter": ("folder", "digest")}
+"""Texts without which a section cannot be read."""
 _ENTRIES = {
     "evaluations": ("records", "played"),
     "test_plays": ("candidate", "split", "label", "records", "played"),
@@ -57,7 +60,7 @@ def create(
     return manifest
 
 
-def read(run_dir: Path) -> dict[str, Any]:
+def read(run_dir: Path) -> "Manifest":
     """Raises DataError when there is no manifest, or none that a run could have written."""
     path = run_dir / MANIFEST
     if not path.is_file():
@@ -67,11 +70,13 @@ def read(run_dir: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise TypeError(f"a {type(found).__name__}, no object")
         manifest = Manifest(found)
-        if "base" in manifest and not isinstance(manifest["base"]["digest"], str):
-            raise TypeError("base has no digest")
         for section, kind in _SECTIONS.items():
             if not isinstance(manifest.get(section, kind()), kind):
                 raise TypeError(f"{section} is no {kind.__name__}")
+        for section, texts in _TEXTS.items():
+            held = manifest.get(section, dict.fromkeys(texts, ""))
+            if not all(isinstance(held.get(text), str) for text in texts):
+                raise TypeError(f"{section} has no texts as {', '.join(texts)}")
         for section, texts in _ENTRIES.items():
             held = manifest.get(section, ())
             for entry in held.values() if isinstance(held, dict) else held:

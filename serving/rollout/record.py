@@ -1,5 +1,6 @@
 """What a rollout has done so far: one file per rollout or rollback, replaced in one step after every step."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -7,11 +8,16 @@ from typing import Any
 
 from serving.aliases import Aliases
 from training.errors import DataError
-from training.files import read_json, write_json
+from training.files import read_object, required, write_json
 from training.lineage import now
 
 FOLDER = "rollouts"
 FILE = "rollout.json"
+_ID = re.compile(r"[0-9]{4,}-.+")
+_TYPES = {
+    **dict.fromkeys(("id", "action", "run", "started", "failing", "outcome"), str),
+    **dict.fromkeys(("before", "known", "steps"), dict),
+}
 PROMOTE, ROLL_BACK = "promote", "roll back"
 LIVE, REFUSED, ROLLED_BACK, REPLACED = "live", "refused", "rolled back", "replaced"
 
@@ -36,6 +42,11 @@ class Record:
     failing: str = ""
     outcome: str = ""
 
+    @property
+    def number(self) -> int:
+        """Its place in the order in which they began."""
+        return int(self.id.partition("-")[0])
+
     def done(self, step: str, found: dict[str, Any]) -> "Record":
         """The record with one more step."""
         return replace(self, steps={**self.steps, step: {"at": now(), **found}})
@@ -58,7 +69,7 @@ def begin(
     state: Path, action: str, adapter: str | None, run: str, aliases: Aliases, outcome: str = ""
 ) -> Record:
     """A new record, saved. Its id tells the order in which they began."""
-    number = 1 + max((int(one.id.partition("-")[0]) for one in read_all(state)), default=0)
+    number = 1 + max((one.number for one in read_all(state)), default=0)
     return Record(
         id=f"{number:04d}-{action.replace(' ', '-')}-{adapter or 'base'}",
         action=action,
@@ -85,10 +96,20 @@ def newest(state: Path, adapter: str | None = None) -> Record | None:
 def _read_all(state: Path) -> Iterator[Record]:
     for path in (state / FOLDER).glob(f"*/{FILE}"):
         try:
-            content = read_json(path)
-            if set(content) != {each.name for each in fields(Record)} or content["id"] != path.parent.name:
-                raise ValueError("other fields than a rollout's")
-            content |= {name: Aliases(**content[name]) for name in ("before", "known")}
-            yield Record(**content)
-        except (OSError, ValueError, TypeError, LookupError) as error:
-            raise DataError(f"{path} is no record of a rollout ({error})", "move it away") from None
+            yield _read(path)
+        except (OSError, TypeError, DataError) as error:
+            why = error.problem if isinstance(error, DataError) else error
+            raise DataError(f"{path} is no record of a rollout ({why})", "move it away") from None
+
+
+def _read(path: Path) -> Record:
+    content = read_object(path)
+    if set(content) != {each.name for each in fields(Record)} or content["id"] != path.parent.name:
+        raise DataError("other fields than a rollout's")
+    for name, kind in _TYPES.items():
+        required(content, kind, name, source=Path(FILE))
+    if content["adapter"] is not None:
+        required(content, str, "adapter", source=Path(FILE))
+    if not _ID.fullmatch(content["id"]):
+        raise DataError(f"its id {content['id']!r} does not begin with a number")
+    return Record(**content | {name: Aliases(**content[name]) for name in ("before", "known")})

@@ -112,6 +112,41 @@ def test_the_base_digest_follows_weights_and_config(base_dir, base):
     assert Base.read(base_dir).digest != base.digest
 
 
+def nested(part: str, **changes) -> str:
+    return json.dumps({**CONFIG, part: {**CONFIG[part], **changes}})
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ("[]", "config.json is not as it was written: .*a list"),
+        ("[" * 100_000, "config.json is not as it was written: RecursionError"),
+        ("{", "config.json is not as it was written"),
+        (
+            '{"model_type": "qwen3_vl", "text_config": []}',
+            r"json: text_config\.hidden_size is missing",
+        ),
+        (nested("text_config", hidden_size="8"), r"config.json: text_config\.hidden_size is '8', no int"),
+        (nested("text_config", num_attention_heads=0), r"text_config\.num_attention_heads is 0, no size"),
+        (nested("text_config", head_dim="6"), r"text_config\.head_dim is '6', no int"),
+        (nested("vision_config", depth=None), r"vision_config\.depth is missing"),
+        (nested("vision_config", deepstack_visual_indexes=3), "deepstack_visual_indexes is 3, no list"),
+    ],
+)
+def test_a_base_whose_config_is_none_is_refused(config, match, base_dir):
+    (base_dir / "config.json").write_text(config)
+    with pytest.raises(DataError, match=match):
+        Base.read(base_dir)
+
+
+@pytest.mark.parametrize("name", [manifest.CONFIG, manifest.WEIGHTS])
+def test_a_folder_in_place_of_a_file_is_refused(name, export, base_dir, tmp_path):
+    (export / name).unlink()
+    (export / name).mkdir()
+    with pytest.raises(DataError, match=f"{name} cannot be read"):
+        packaged(export, base_dir, tmp_path / "out")
+
+
 def change(weights: dict[str, tensors.Tensor], kind: str) -> dict[str, tensors.Tensor]:
     name = "base_model.model.model.language_model.layers.1.mlp.up_proj.lora_B.weight"
     values = weights[name].array().copy()
@@ -161,6 +196,7 @@ def test_wrong_weights_are_refused_before_packaging_and_after(kind, reason, expo
         ({"r": "4"}, "r is '4'"),
         ({"r": True}, "r is True"),
         ({"lora_alpha": 0}, "lora_alpha is 0"),
+        ({"lora_alpha": 10**400}, "lora_alpha is 1000"),
         ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"bias": "all"}, "bias is 'all'"),

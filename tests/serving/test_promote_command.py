@@ -162,7 +162,7 @@ def test_a_run_that_its_gate_refused_is_not_promoted(place, engine):
         ("by hand", "is not the decision that run.json has"),
         ("left over", "was withdrawn"),
         ("other adapter", "is of the adapter [0-9a-f]{16}, the one there is"),
-        ("another run's", "is of the adapter None"),
+        ("another run's", r"gate.json: evidence\.good\.adapter is missing"),
     ],
 )
 def test_a_decision_that_does_not_hold_promotes_nothing(change, match, place, engine):
@@ -174,7 +174,7 @@ def test_a_decision_that_does_not_hold_promotes_nothing(change, match, place, en
         case "by hand":
             write_json(run / "gate.json", decision | {"decision": "passed", "made": "now"})
         case "left over":
-            lineage.update(run, gate=None)
+            lineage.remove(run, "gate")
         case "other adapter":
             export_dir = run / "checkpoints" / "last"
             base = promotable.Base.read(place / "shared" / BASE_MODEL)
@@ -187,6 +187,87 @@ def test_a_decision_that_does_not_hold_promotes_nothing(change, match, place, en
         call(promote, place, str(run), url=engine.url)
     assert not (place / "serving" / "aliases.json").exists()
     assert engine.paths == {}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def edit(path: Path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    write_json(path, content)
+
+
+def in_both(run: Path, **changes) -> None:
+    """A decision that gate.json and run.json agree on; None takes a key away."""
+    decided = json.loads((run / "gate.json").read_text()) | changes
+    decided = {key: value for key, value in decided.items() if value is not None}
+    write_json(run / "gate.json", decided)
+    lineage.update(run, gate=decided)
+
+
+def canary(run: Path, **changes) -> None:
+    edit(run / "canaries.json", lambda rows: rows[0].update(changes))
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda run: cut(run / "gate.json"), r"gate.json is not as it was written: JSONDecodeError"),
+        (lambda run: (run / "gate.json").write_text("[]"), r"gate.json is not as it was written: .*list"),
+        (lambda run: (run / "gate.json").write_text(DEEP), r"gate.json is not as .*: RecursionError"),
+        (lambda run: in_both(run, evidence=None), r"gate.json: evidence\.good\.adapter is missing"),
+        (lambda run: in_both(run, evidence=[]), r"gate.json: evidence\.good\.adapter is missing"),
+        (lambda run: in_both(run, candidates=None), r"gate.json: candidates\.good is missing"),
+        (lambda run: in_both(run, conditions=None), r"gate.json: conditions is missing"),
+        (lambda run: in_both(run, conditions=[]), r"gate.json was decided on no conditions"),
+        (lambda run: in_both(run, conditions=[{"name": "x"}]), r"gate.json: passed is missing"),
+        (lambda run: in_both(run, conditions=["x"]), r"gate.json: passed is missing"),
+        (lambda run: in_both(run, passed=None), r"gate.json: passed is missing"),
+        (lambda run: in_both(run, passed="yes"), r"gate.json: passed is 'yes', no bool"),
+        (
+            lambda run: edit(run / "run.json", lambda m: m["evaluations"].pop("final")),
+            r"run.json: evaluations\.final\.records is missing",
+        ),
+        (
+            lambda run: edit(run / "run.json", lambda m: m["adapter"].pop("folder")),
+            "run.json: .*adapter has no texts as folder, digest",
+        ),
+        (lambda run: edit(run / "run.json", lambda m: m.update(gate=[])), "run.json: .*gate is no dict"),
+        (lambda run: edit(run / "run.json", lambda m: m.update(run=1)), "run.json: .*run is no str"),
+        (lambda run: canary(run, key=["a"]), r"canaries.json has a reference without .*: \['a'\]"),
+        (lambda run: canary(run, logprobs=["a", "b"]), r"canaries.json has a reference without"),
+        (lambda run: canary(run, logprobs=[None, 0.0]), r"canaries.json has a reference without"),
+        (lambda run: canary(run, logprobs=[float("nan"), 0]), r"canaries.json has a reference without"),
+        (lambda run: canary(run, token_ids=["1", "2"]), r"canaries.json has a reference without"),
+        (lambda run: (run / "canaries.json").write_text(DEEP), "canaries.json holds no reference"),
+        (lambda run: (run / "generation.json").write_text("{"), "generation.json is not as it was"),
+        (lambda run: (run / "generation.json").write_text("{}"), "json: allowed_token_ids is missing"),
+        (
+            lambda run: (run / "generation.json").write_text('{"allowed_token_ids": "abc"}'),
+            "generation.json: allowed_token_ids is 'abc', no list",
+        ),
+        (
+            lambda run: (run / "generation.json").write_text('{"allowed_token_ids": [1, "2"]}'),
+            r"generation.json: allowed_token_ids is \[1, '2'\], no list of token ids",
+        ),
+        (lambda run: (run / "generation.json").unlink(), "holds no generation.json"),
+        (
+            lambda run: (run / "checkpoints" / "last" / "adapter_config.json").write_text(DEEP),
+            "is of the adapter",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_no_run_wrote_is_named(damage, match, place):
+    run = place / "runs" / "good"
+    damage(run)
+    with pytest.raises(DataError, match=match) as refused:
+        promotable.candidate(run, place / "shared" / BASE_MODEL, place / "out", "dev", Limits())
+    assert refused.value.remedy
 
 
 def test_what_is_asked_for_has_to_be_there(place, engine):

@@ -25,7 +25,9 @@ def write_run(folder: Path, steps: int = 3, weight: float = 0.25, dtype: str = "
     content = struct.pack("<Q", len(header)) + header + values
     (adapter / exports.WEIGHTS).write_bytes(content)
     (adapter / exports.CONFIG).write_text('{"r": 1}')
-    (folder / "run.json").write_text(json.dumps({"adapter": {"folder": "adapter"}}))
+    (folder / "run.json").write_text(
+        json.dumps({"adapter": {"folder": "adapter", "digest": exports.digest(adapter)}})
+    )
     for step in range(1, steps + 1):
         row = trace.of_step(
             step, rows=["4", "7"], tokens=[[1, 2], [3]], logprobs=[[-1.0], [-2.0]], rewards=[0.0, 1.0]

@@ -22,6 +22,14 @@ def adapter(folder, weights: bytes = b"weights", **changes):
     return exports.digest(folder)
 
 
+def test_what_is_nested_too_deep_is_named_by_its_bytes(tmp_path):
+    deep = b"[" * 100_000
+    found = adapter(tmp_path / "one", len(deep).to_bytes(8, "little") + deep)
+    assert found != adapter(tmp_path / "two")
+    (tmp_path / "two" / "adapter_config.json").write_bytes(deep)
+    assert exports.digest(tmp_path / "two") != found
+
+
 def test_the_order_of_a_set_and_the_place_of_the_base_do_not_matter(tmp_path):
     first = adapter(tmp_path / "first")
     again = adapter(

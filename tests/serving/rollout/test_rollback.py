@@ -1,4 +1,5 @@
 import threading
+from dataclasses import asdict
 
 import pytest
 
@@ -9,6 +10,7 @@ from serving.rollout.record import ROLLED_BACK
 from serving.rollout.rollback import roll_back
 from serving.rollout.watch import look, watch
 from training.errors import ConfigError, DataError
+from training.files import write_json
 
 
 def stand(site):
@@ -38,6 +40,31 @@ def test_a_rollback_by_hand_is_one_change_of_the_aliases(site, engine, promoted,
     with pytest.raises(ConfigError, match=f"live is {first}, and nothing came before it"):
         roll_back(site)
     assert records.read_all(site.state)[-1] == record
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"id": "x"}, "its id 'x' does not begin with a number"),
+        ({"action": 5}, "action is 5, no str"),
+        ({"run": None}, "run is missing"),
+        ({"adapter": ["a"]}, r"adapter is \['a'\], no str"),
+        ({"steps": []}, r"steps is \[\], no dict"),
+        ({"before": {"live": "a", "of": "b"}}, "of"),
+        ({"known": {"canary_share": 2}}, "canary_share is 2"),
+    ],
+)
+def test_a_record_that_no_rollout_wrote_is_named(change, match, tmp_path):
+    made = records.begin(tmp_path, records.PROMOTE, "maze-0", "run", aliases.Aliases())
+    assert records.read_all(tmp_path) == [made]
+    content = asdict(made) | change
+    path = tmp_path / "rollouts" / content["id"] / "rollout.json"
+    write_json(path, content)
+    with pytest.raises(DataError, match=f"{path} is no record of a rollout .*{match}"):
+        records.begin(tmp_path, records.PROMOTE, "maze-1", "run", aliases.Aliases())
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"is no record of a rollout .*RecursionError"):
+        records.read_all(tmp_path)
 
 
 def test_a_rollback_to_a_named_adapter_or_the_base(site, engine, promoted):
