@@ -43,7 +43,7 @@ def package(
     `source` holds adapter_model.safetensors and adapter_config.json as PEFT writes them, `base_dir` is the
     checkpoint that was trained on. Equal weights and options on an equal base have one name, whatever run
     made them; a folder of that name that is there already stays, with the lineage that it has.
-    Raises DataError for everything that `validate` would refuse.
+    Raises DataError for everything that `validate` would refuse, of `source` and of such a folder.
     """
     limits = limits or Limits()
     base = Base.read(base_dir)
@@ -66,7 +66,11 @@ def package(
     directory = out / adapter.name
     if not directory.exists():
         manifest.write_folder(directory, {**contents, MANIFEST: adapter.encode()})
-    return validate(directory, base, limits)
+    try:
+        return validate(directory, base, limits)
+    except DataError as error:  # of the folder that was there: its content has passed above
+        again = f"move {directory} away and give the same command again, which writes it anew"
+        raise DataError(error.problem, again) from None
 
 
 def validate(directory: Path, base: Base, limits: Limits | None = None) -> Adapter:

@@ -70,7 +70,10 @@ class Adapter:
         for name, expected in self.files.items():
             found = sha256(contents[name])
             if found != expected:
-                raise DataError(f"{source}: {name} has digest {found}, expected {expected}", "copy it again")
+                raise DataError(
+                    f"{source}: {name} has digest {found}, expected {expected}",
+                    f"move it away, and {_AGAIN}",
+                )
 
     def _digest(self, *without: str) -> str:
         content = {key: value for key, value in self.to_json().items() if key not in without}

@@ -270,6 +270,20 @@ def test_a_file_that_no_run_wrote_is_named(damage, match, place):
     assert refused.value.remedy
 
 
+def test_a_torn_adapter_in_the_state_folder_is_written_anew_as_the_error_says(place, engine):
+    run, state = place / "runs" / "good", place / "serving"
+    call(promote, place, str(run), url=engine.url)
+    folder = state / "adapters" / lineage.read(run)["serving"]["name"]
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    cut(folder / "adapter_model.safetensors")
+    with pytest.raises(DataError, match="has digest") as refused:
+        call(promote, place, str(run), url=engine.url)
+    assert f"move {folder} away and give the same command again" in refused.value.remedy
+    folder.rename(place / "torn")
+    assert "is live already" in call(promote, place, str(run), url=engine.url)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+
+
 def test_what_is_asked_for_has_to_be_there(place, engine):
     with pytest.raises(ConfigError, match="is no run folder"):
         call(promote, place, "maze-000000000000", url=engine.url)
