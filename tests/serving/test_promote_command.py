@@ -307,6 +307,40 @@ def test_a_run_is_exported_with_the_tasks_that_its_trainer_played(place, tmp_pat
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
 
 
+def exported(place: Path, *options: str):
+    out = place / "out"
+    given = [str(place / "runs" / "good"), str(out), "--shared", str(place / "shared"), *options]
+    CliRunner().invoke(export, given, catch_exceptions=False)
+    return out
+
+
+def test_an_export_states_what_its_own_adapter_did(place):
+    run, base_dir = place / "runs" / "good", place / "shared" / BASE_MODEL
+    with pytest.raises(ConfigError, match=r"has no evaluation '\.\./nope'") as refused:
+        exported(place, "--label", "../nope")
+    assert "baseline, baseline-ood" in refused.value.remedy
+    with pytest.raises(ConfigError, match=r"baseline was played by base:[0-9a-f]{16}, not by adapter:"):
+        exported(place, "--label", "baseline")
+    assert (exported(place, "--label", "final-test-512") / "how.json").is_file()
+    shutil.rmtree(place / "out")
+    kept = json.loads((run / "run.json").read_text())
+    edit(run / "run.json", lambda m: m.update(test_plays=[]))
+    with pytest.raises(DataError, match="final is not sealed as finished"):
+        exported(place)
+    write_json(run / "run.json", kept)
+    write_export(run / "checkpoints" / "last", language_weights(promotable.Base.read(base_dir), seed=99))
+    with pytest.raises(DataError, match=r"the adapter in .* is [0-9a-f]{16}, run.json names"):
+        exported(place)
+    assert not (place / "out").exists()
+
+
+def test_an_export_names_the_base_that_the_run_began_with(place):
+    edit(place / "shared" / BASE_MODEL / "config.json", lambda config: config.update(other=True))
+    with pytest.raises(DataError, match="the run's base is"):
+        exported(place)
+    assert not (place / "out").exists()
+
+
 @pytest.fixture
 def with_endpoint(place) -> str:
     """Settings that have an endpoint."""
