@@ -51,6 +51,7 @@ def test_one_that_comes_back_is_waited_for(kind, lost, endpoint, replies, monkey
             raise kube_client.ApiError(503, "busy") if lost == "503" else lost("gone")
         raise kube_client.ApiError(404, "the API server answers")
 
+    monkeypatch.setattr(kube_apply, "_ACCESS_PATIENCE_S", 60)
     monkeypatch.setattr(kube_client.urllib.request, "urlopen", urlopen)
     monkeypatch.setattr("stacks.handlers.reply._send", lambda _, body: replies.received.append(body))
     kube_apply.handler(_event(kind, PROPERTIES, replies.url), CONTEXT)

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.anyio
 async def seen(gateway) -> tuple[Seen, Seen]:
     """What live and canary did so far."""
     traffic = GatewayTraffic(gateway.control_url, gateway.control_key)
-    return await asyncio.to_thread(traffic.watch, LIVE, CANARY, {}, Rules(requests=1, period_s=0))
+    rules = Rules(requests=1, period_s=0)
+    return await asyncio.to_thread(traffic.watch, LIVE, CANARY, {}, rules, lambda: False)
 
 
 @pytest.fixture
