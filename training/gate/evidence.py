@@ -159,7 +159,7 @@ def read(run_dir: Path) -> Evidence:
     return evidence
 
 
-def unreadable(run_dir: Path, error: OSError) -> DataError:
+def unreadable(run_dir: Path, error: Exception) -> DataError:
     """What to raise where a file of a run's evidence cannot be read."""
     return DataError(
         f"a file of run {run_dir.name!r} cannot be read: {error}",

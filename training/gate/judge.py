@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from training import lineage
-from training.errors import ConfigError, DataError, SkypodError, visible
+from training.errors import ConfigError, DataError, SkypodError, SubstrateError, visible
 from training.files import write_atomic, write_json
 from training.gate import page, snapshot
 from training.gate.decision import Decision, Incumbent, decide
@@ -49,7 +49,7 @@ def _judge(
     replay: Replay | None,
     copies: ExitStack,
 ) -> tuple[Decision, dict[str, Any]]:
-    with _withdrawn_if_unsound(folders):
+    with _withdrawn_if_unsound(folders, but_for=SubstrateError):
         runs = [_read(folder, show, copies) for folder in folders]
     for first, other in combinations(runs, 2):
         check_comparable(first, other, seeds=True)
@@ -135,7 +135,7 @@ def _read(folder: Path, show: Callable[[str], None], copies: ExitStack) -> Evide
     show(f"reading {visible(folder.name)}: drawing its splits again, replaying every episode")
     try:
         copy = copies.enter_context(snapshot.of(folder))
-    except OSError as error:
+    except (OSError, RecursionError) as error:
         raise unreadable(folder, error) from error
     try:
         return read(copy)
