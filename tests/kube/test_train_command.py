@@ -153,8 +153,8 @@ def test_what_is_not_there_is_said_to_be_missing(call):
 
 def test_a_price_below_nothing_does_not_lift_the_limit_of_cost(call):
     refused = call("submit", RECIPE, "--run", "r", "--usd-per-hour", "-1")
-    assert refused.exit_code == 2
-    assert "'--usd-per-hour': -1.0 is not in the range" in refused.output
+    assert isinstance(refused.exception, ConfigError)
+    assert refused.exception.problem == "-1.0 USD an hour is no price"
 
 
 def test_the_status_lists_supervisors_beside_jobs(call, at):

@@ -168,12 +168,12 @@ def test_users_of_a_worse_canary_and_of_an_engine_that_dies(place, server, folde
     """The canary never says the word at which its users stop reading, so it keeps them waiting."""
     live, other = as_served(place, candidate(folder, halved(folder))), candidate(folder, "export")
     promote(place, live)
-    question = {"messages": other.questions.canaries[0].messages(), "max_tokens": 120, "ignore_eos": True}
+    question = {"messages": other.questions.canaries[0].messages(), "max_tokens": 240, "ignore_eos": True}
     place.destination.load(other.folder)
     said, at_length = (answers(place, one, question | {"temperature": 0}) for one in (live, other))
     place.destination.unload(other.name)
     question |= {"temperature": 0, "stop": [only_of(said, at_length)]}
-    place.rules = Rules(share=0.5, requests=6, period_s=120, drain_s=20)
+    place.rules = Rules(share=0.5, requests=8, period_s=240, drain_s=20)
     with watched(place, server.url, tmp_path) as public, Users(*public, question) as users:
         with pytest.raises(DataError, match="95 % of the canary's answers took"):
             promote(place, other)
