@@ -49,7 +49,8 @@ def gate(
     incumbent are compared on the same sealed tasks. The decision goes into gate.json, gate.html and run.json
     of every RUN; when the evidence is not sound, nothing is written.
 
-    Exit status: 0 passed, 1 refused or unsound evidence, 2 wrong input or thresholds that cannot be met.
+    Exit status: 0 passed, 1 refused or unsound evidence, 2 wrong input or thresholds that cannot be met, 3 no
+    room for the copy that it reads: nothing was decided.
 
     \b
     Examples:

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 
 import pytest
 
@@ -55,13 +56,17 @@ def test_errors_name_the_run_and_not_the_copy(run):
     assert "skypod-gate-" not in str(error.value)
 
 
-@pytest.mark.parametrize("folder", ["../elsewhere", "/etc", "", None, 3])
+@pytest.mark.parametrize(
+    "folder", ["../elsewhere", "/etc", "", ".", None, 3, "a\0b", "\ud800", "adapter/\ud800x"]
+)
 def test_nothing_outside_the_run_is_copied(run, folder):
     gate_run.edit(run / "run.json", lambda manifest: manifest["adapter"].update(folder=folder))
     with snapshot.of(run) as copy:
         assert sorted(path.name for path in copy.iterdir()) == [
             "ancestry", "data", "evaluations", "recipe.json", "run.json",
         ]  # fmt: skip
+    with pytest.raises(DataError):
+        judge([run])
 
 
 @pytest.mark.parametrize(
@@ -122,8 +127,34 @@ def test_no_room_for_the_copy_is_no_fault_of_the_run(run, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
 
     monkeypatch.setattr(snapshot.shutil, "copyfile", full)
-    with pytest.raises(SubstrateError, match=r"there is no room in .* for a copy of"):
+    with pytest.raises(SubstrateError, match="there is no room for a copy of 'one'"):
         judge([run])
     assert (run / "gate.json").is_file()
     monkeypatch.undo()
     assert judge([run])[0] == before
+
+
+def test_no_room_for_a_temporary_folder_is_no_fault_of_the_run(run, monkeypatch):
+    judge([run])
+
+    def none(**_):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(snapshot.tempfile, "TemporaryDirectory", none)
+    with pytest.raises(SubstrateError, match="No usable temporary directory"):
+        judge([run])
+    assert (run / "gate.json").is_file()
+
+
+def test_a_copy_that_cannot_be_removed_changes_no_decision(run, tmp_path, monkeypatch):
+    decision, _ = judge([run])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def stuck(path, *args, **kwargs):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patched:
+        for name in ("rmdir", "unlink"):
+            patched.setattr(os, name, stuck)
+        assert judge([run])[0] == decision
+    assert list(tmp_path.glob("skypod-gate-*"))

@@ -28,7 +28,12 @@ def of(run_dir: Path) -> Iterator[Path]:
     What is no file of its own, or too large to be a run's, is that in the copy as well, for the gate to
     refuse. Raises OSError for what cannot be read, SubstrateError where there is no room for the copy.
     """
-    with tempfile.TemporaryDirectory(prefix="skypod-gate-") as scratch:
+    try:
+        # What cannot be removed afterwards must not take the place of what was decided.
+        place = tempfile.TemporaryDirectory(prefix="skypod-gate-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _no_room(run_dir, error) from error
+    with place as scratch:
         copy = Path(scratch) / run_dir.name
         try:
             copy.mkdir()
@@ -39,11 +44,15 @@ def of(run_dir: Path) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            raise SubstrateError(
-                f"there is no room in {scratch} for a copy of {run_dir.name!r}: {error.strerror}",
-                "make room, or set TMPDIR to another place; nothing was decided",
-            ) from error
+            raise _no_room(run_dir, error) from error
         yield copy
+
+
+def _no_room(run_dir: Path, error: OSError) -> SubstrateError:
+    return SubstrateError(
+        f"there is no room for a copy of {run_dir.name!r} in a temporary folder: {error.strerror}",
+        "make room, or set TMPDIR to another place; nothing was decided",
+    )
 
 
 def _adapter(run_dir: Path, copy: Path) -> Path | None:
@@ -53,10 +62,13 @@ def _adapter(run_dir: Path, copy: Path) -> Path | None:
         at = lineage.read(copy).get("adapter", {}).get("folder")
     except SkypodError:
         return None
-    if not isinstance(at, str) or not Path(at).parts or "\0" in at:
+    if not isinstance(at, str) or not Path(at).parts or Path(at).is_absolute():
         return None
     folder = run_dir.resolve() / at
-    inside = folder.is_relative_to(run_dir.resolve()) and os.path.realpath(folder) == str(folder)
+    try:
+        inside = folder.is_relative_to(run_dir.resolve()) and os.path.realpath(folder) == str(folder)
+    except ValueError:  # no file can have such a name
+        return None
     return Path(at) if inside else None
 
 
