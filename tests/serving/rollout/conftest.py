@@ -12,6 +12,7 @@ from serving.probe import Reference
 from serving.registry import Registry
 from serving.rollout.candidate import Candidate, Questions
 from serving.rollout.destination import Vllm
+from serving.rollout.promote import promote
 from serving.rollout.rules import Rules
 from serving.rollout.site import Site
 from serving.rollout.traffic import Questioning
@@ -87,6 +88,19 @@ def make_site(state: Path, url: str, tell: Callable[[str], None] = lambda text: 
     destination = Vllm(url, MODEL_ID)
     traffic = Questioning(destination, make_questions())
     return Site(state, destination, traffic, registry, RULES, tell)
+
+
+def cut_off(site: Site, one: Candidate, at: str) -> None:
+    """A promotion that somebody stops before a step."""
+
+    def interrupt(said: str) -> None:
+        if said == at:
+            raise KeyboardInterrupt
+
+    tell, site.tell = site.tell, interrupt
+    with pytest.raises(KeyboardInterrupt):
+        promote(site, one)
+    site.tell = tell
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from serving.rollout.promote import promote
 from serving.rollout.record import LIVE, REPLACED
 from serving.rollout.rollback import roll_back
 from serving.rollout.watch import look
-from tests.serving.rollout.conftest import MAZES, make_questions
+from tests.serving.rollout.conftest import MAZES, cut_off, make_questions
 from tests.serving.rollout.engine import MODEL_ID
 from training.errors import ConfigError, DataError, SubstrateError
 
@@ -52,14 +52,7 @@ def leave_canary(site, one, monkeypatch):
 def test_a_gate_that_has_refused_since_stops_a_promotion_that_goes_on(site, engine, three, candidate):
     _, live, one = three
 
-    def cut_off(step):
-        if step == "canary":
-            raise KeyboardInterrupt
-
-    site.tell = cut_off
-    with pytest.raises(KeyboardInterrupt):
-        promote(site, one)
-    site.tell = lambda said: None
+    cut_off(site, one, "canary")
     with pytest.raises(DataError, match="its gate refused it: 1 condition unmet"):
         promote(site, replace(one, refused="1 condition unmet"))
     assert stand(site)[:2] == (live.name, None)
@@ -186,14 +179,7 @@ def test_what_cannot_be_unloaded_stays_loaded_and_changes_no_verdict(site, three
 def test_other_tasks_are_no_verdict_against_a_promotion_that_goes_on(site, three, candidate):
     one = three[2]
 
-    def cut_off(step):
-        if step == "canary":
-            raise KeyboardInterrupt
-
-    site.tell = cut_off
-    with pytest.raises(KeyboardInterrupt):
-        promote(site, one)
-    site.tell = lambda said: None
+    cut_off(site, one, "canary")
     other = replace(one, questions=replace(one.questions, tasks=MAZES[:4]))
     with pytest.raises(ConfigError, match="that was cut off played other tasks than these"):
         promote(site, other)

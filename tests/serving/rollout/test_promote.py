@@ -12,7 +12,7 @@ from serving.rollout import record as records
 from serving.rollout.promote import STEPS, promote
 from serving.rollout.record import LIVE, REFUSED, REPLACED, ROLLED_BACK
 from serving.rollout.rollback import roll_back
-from tests.serving.rollout.conftest import MAZES
+from tests.serving.rollout.conftest import MAZES, cut_off
 from tests.serving.rollout.engine import MODEL_ID, losing
 from tests.serving.scripted_server import oracle
 from training.errors import ConfigError, DataError, SubstrateError
@@ -199,13 +199,7 @@ def test_a_promotion_that_was_interrupted_leaves_the_old_one_and_goes_on(step, s
     live, one = candidate(1), candidate(2)
     promote(site, live)
 
-    def interrupt(said):
-        if said == step:
-            raise KeyboardInterrupt
-
-    site.tell = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        promote(site, one)
+    cut_off(site, one, step)
     if step == "retire":
         assert stand(site) == (one.name, None, 0.0, live.name)
     else:
@@ -252,14 +246,7 @@ def away(**_):
 def test_episodes_that_were_played_are_not_played_again(site, engine, candidate):
     one, asked = candidate(1), engine.requests
 
-    def cut(step):
-        if step == "canary":
-            raise KeyboardInterrupt
-
-    site.tell = cut
-    with pytest.raises(KeyboardInterrupt):
-        promote(site, one)
-    site.tell = lambda text: None
+    cut_off(site, one, "canary")
     path = records.newest(site.state).folder(site.state)
     kept = (path / "live.jsonl").read_bytes()
     (path / "candidate.jsonl").write_bytes(
