@@ -13,6 +13,9 @@ from training.errors import DataError, SkypodError
 from training.files import read_json, write_atomic
 from training.locks import locked
 
+ALIASES = ("live", "canary", "previous")
+"""The fields of Aliases that name an adapter."""
+
 
 class ReplacedError(SkypodError):
     """Another rollout or a rollback has changed the aliases; the one that meets this error stops."""

@@ -11,13 +11,12 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from serving.aliases import Aliases
+from serving.aliases import ALIASES, Aliases
 from serving.manifest import Adapter
 from training.errors import DataError, SubstrateError
 
 APPROVED, REJECTED, PENDING = "Approved", "Rejected", "PendingManualApproval"
 LINEAGE_PREFIX = "lineage"
-_ALIASES = ("live", "canary", "previous")
 _GATE = "the gate"
 
 
@@ -120,7 +119,7 @@ class Registry:
 
     def point(self, base_digest: str, aliases: Aliases) -> None:
         """Write the aliases into the versions, for readers of the registry; the file is what counts."""
-        held = {getattr(aliases, alias): alias for alias in _ALIASES}
+        held = {getattr(aliases, alias): alias for alias in ALIASES}
         for version in self.versions(base_digest):
             alias = held.get(version.adapter, "")
             if version.alias != alias:

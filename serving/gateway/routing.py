@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from serving.aliases import Aliases, served_name
+from serving.aliases import ALIASES, Aliases, served_name
 from serving.gateway.following import Followed
 from serving.gateway.keys import Key, require
 from serving.gateway.metrics import BASE
@@ -13,7 +13,6 @@ from serving.gateway.refusal import Refusal
 
 # These names reach paths and S3 keys: Ray Serve LLM loads an adapter from <folder>/<name> when asked for it.
 _ADAPTER = re.compile(r"[a-z][a-z0-9-]{0,40}-[0-9a-f]{12}")
-_ALIASES = ("live", "canary", "previous")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Router:
             return self._to(adapter, variant)
         public, _, alias = model.partition("@")
         adapter: str | None = model.removeprefix(f"{self._model_id}:")
-        by_alias = public == self._public and alias in (BASE, *_ALIASES)
+        by_alias = public == self._public and alias in (BASE, *ALIASES)
         # Before anything is looked up: a refusal must not tell those who may not probe what is up.
         if by_alias or model == self._model_id or _ADAPTER.fullmatch(adapter):
             require(key, "probe")
@@ -81,7 +80,7 @@ class Router:
         names = [self._public]
         if "probe" in key.may:
             aliases = self._aliases.value
-            held = [alias for alias in _ALIASES if getattr(aliases, alias)]
+            held = [alias for alias in ALIASES if getattr(aliases, alias)]
             names += [f"{self._public}@{alias}" for alias in (BASE, *held)]
             names += [served_name(self._model_id, name) for name in sorted(aliases.names)]
         return names

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stacks.manifests.pods import HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, base_env
+from stacks.manifests.pods import HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, UNPRIVILEGED, base_env
 from stacks.manifests.storage import GATEWAY, service_account
 from stacks.outputs import Outputs
 
@@ -137,11 +137,7 @@ def _pod(outputs: Outputs, image: str) -> dict[str, Any]:
                 "resources": {"requests": dict(quantity), "limits": dict(quantity)},
                 "livenessProbe": _probe("/live", failures=6),
                 "readinessProbe": _probe("/ready", failures=2),
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "readOnlyRootFilesystem": True,
-                },
+                "securityContext": {**UNPRIVILEGED, "readOnlyRootFilesystem": True},
                 "volumeMounts": [
                     {"name": "shared", "mountPath": SHARED_PATH, "readOnly": True},
                     {"name": "config", "mountPath": _CONFIG_PATH, "readOnly": True},
