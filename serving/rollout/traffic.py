@@ -54,8 +54,6 @@ class GatewayTraffic:
         )
 
     def begin(self) -> Counters:
-        # The gateway reads the aliases again before it answers: the canary's share is in force from here on.
-        self._get("/aliases")
         return self._counters()
 
     def watch(
@@ -65,6 +63,7 @@ class GatewayTraffic:
         return self._seen(live or BASE, since), self._seen(canary, since)
 
     def trouble(self, aliases: Aliases) -> str:
+        # The gateway reads the aliases again before it answers: they are in force from here on.
         told = self._get("/aliases").json()
         if told["version"] == aliases.version:
             return ""
