@@ -1,11 +1,9 @@
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
 from botocore.stub import Stubber
-from moto import mock_aws
 
 from serving.adapter import Adapter, package
 from serving.aliases import Aliases
@@ -18,15 +16,9 @@ URI = "s3://artifacts/adapters/x"
 
 
 @pytest.fixture
-def kept(monkeypatch) -> Iterator[Registry]:
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket="artifacts")
-        sagemaker = boto3.client("sagemaker", region_name="us-east-1")
-        yield Registry(sagemaker, s3, "artifacts", image="serve@sha256:1", prefix="skypod-test")
+def kept(s3) -> Registry:
+    sagemaker = boto3.client("sagemaker", region_name="us-east-1")
+    return Registry(sagemaker, s3, "artifacts", image="serve@sha256:1", prefix="skypod-test")
 
 
 @pytest.fixture

@@ -18,30 +18,35 @@ class Killed(Exception):
     pass
 
 
-def kill(run, label, after):
-    """The driver dies after so many turns."""
+def kill(run, label, after, policy=None):
+    """The driver dies after so many turns; without a policy it is the run's own adapter that plays."""
     turns = iter(range(after))
 
     def before():
         if next(turns, None) is None:
             raise Killed
 
-    policy = gate_run.candidate(lineage.read(run)["adapter"])
+    policy = policy or gate_run.candidate(lineage.read(run)["adapter"])
     with pytest.raises(Killed):
         perform(run, label, policy, lambda: Player(run, "test", before))
     return run / "evaluations" / f"{label}.jsonl"
 
 
+def forget(run, label):
+    """Take the beginning and the end of a play out of the manifest; its file stays."""
+
+    def take_out(manifest):
+        manifest["evaluations"].pop(label, None)
+        for section in ("test_plays", "test_started"):
+            manifest[section] = [play for play in manifest[section] if play["label"] != label]
+
+    edit(run / "run.json", take_out)
+
+
 @pytest.fixture
 def unplayed(run):
     """A run whose adapter has not seen the published mazes."""
-
-    def forget(manifest):
-        del manifest["evaluations"]["final"]
-        for section in ("test_plays", "test_started"):
-            manifest[section] = [play for play in manifest[section] if play["label"] != "final"]
-
-    edit(run / "run.json", forget)
+    forget(run, "final")
     for path in (run / "evaluations").glob("final.*"):
         path.unlink()
     return run
@@ -174,18 +179,13 @@ def test_records_exchanged_between_the_seals_look_and_the_plays_end_as_no_play(
 ):
     """A play that finds every episode appends none, so nobody notes what it found."""
 
-    def forget(manifest):
-        manifest["evaluations"].pop(label, None)
-        for section in ("test_plays", "test_started"):
-            manifest[section] = [play for play in manifest[section] if play["label"] != label]
-
     path, check = unplayed / "evaluations" / f"{label}.jsonl", seal.check
     policy = gate_run.candidate(lineage.read(unplayed)["adapter"])
     if label == "baseline":
         policy = "base:" + lineage.read(unplayed)["base"]["digest"][:16]
     perform(unplayed, label, policy)
     forged = path.read_bytes()
-    edit(unplayed / "run.json", forget)
+    forget(unplayed, label)
     path.unlink()
 
     def late(*args):
@@ -236,24 +236,12 @@ def test_what_a_crash_left_goes_also_where_the_records_are_gone(unplayed):
 def test_what_is_noted_of_a_continuation_is_what_was_looked_at(run, monkeypatch, label):
     """A second process exchanges the file once its first reader has it."""
 
-    def forget(manifest):
-        del manifest["evaluations"][label]
-        for section in ("test_plays", "test_started"):
-            manifest[section] = [play for play in manifest[section] if play["label"] != label]
-
     path = run / "evaluations" / f"{label}.jsonl"
     (policy,) = [play["candidate"] for play in lineage.read(run)["test_plays"] if play["label"] == label]
     won = path.read_bytes()
-    edit(run / "run.json", forget)
+    forget(run, label)
     path.unlink()
-    turns = iter(range(8))
-
-    def before():
-        if next(turns, None) is None:
-            raise Killed
-
-    with pytest.raises(Killed):
-        perform(run, label, policy, lambda: Player(run, "test", before))
+    kill(run, label, 8, policy)
     held, read = path.read_bytes(), seal.read_whole
     forged = b"".join(won.splitlines(keepends=True)[: held.count(b"\n")])
     assert forged != held
@@ -274,16 +262,7 @@ def test_what_is_noted_of_a_continuation_is_what_was_looked_at(run, monkeypatch,
 
 
 def test_a_look_that_was_given_up_in_the_middle_of_a_line_or_of_a_cut_is_no_fault(run):
-    other = "adapter:" + "9" * 16
-    turns = iter(range(8))
-
-    def before():
-        if next(turns, None) is None:
-            raise Killed
-
-    with pytest.raises(Killed):
-        perform(run, "other-test", other, lambda: Player(run, "test", before))
-    path = run / "evaluations" / "other-test.jsonl"
+    path = kill(run, "other-test", 8, "adapter:" + "9" * 16)
     held = path.read_bytes()
     whole = held.splitlines(keepends=True)
     path.write_bytes(held + whole[0].replace(b'"sample":0', b'"sample":1')[:200])
@@ -303,13 +282,7 @@ def test_only_files_are_swept(unplayed):
 
 def test_a_play_of_the_base_goes_on_after_a_line_that_was_cut_off(run):
     """Its first records were being written when the node was lost, and none of them was noted."""
-
-    def forget(manifest):
-        del manifest["evaluations"]["baseline"]
-        for section in ("test_plays", "test_started"):
-            manifest[section] = [play for play in manifest[section] if play["label"] != "baseline"]
-
-    edit(run / "run.json", forget)
+    forget(run, "baseline")
     path, policy = run / "evaluations" / "baseline.jsonl", "base:" + lineage.read(run)["base"]["digest"][:16]
     held = path.read_bytes()
     path.write_bytes(held[: len(held) // 2])
@@ -363,13 +336,7 @@ def test_records_that_arrive_while_the_seal_waits_for_the_manifest_are_none_of_a
 
 def test_records_with_which_a_play_of_the_base_began_are_shown(run):
     """They may be of the run that played the base for a sweep, or of an editor."""
-
-    def forget(manifest):
-        del manifest["evaluations"]["baseline"]
-        for section in ("test_plays", "test_started"):
-            manifest[section] = [play for play in manifest[section] if play["label"] != "baseline"]
-
-    edit(run / "run.json", forget)
+    forget(run, "baseline")
     policy = "base:" + lineage.read(run)["base"]["digest"][:16]
     perform(run, "baseline", policy, lambda: None)
     decision, written = judge([run])
