@@ -152,7 +152,7 @@ async def run(
 ) -> Abuse:
     """All of it against one gateway."""
     async with running_gateway(folder, server.url, adapters[0].name) as (side, _, control_url):
-        abuse = Abuse(folder, side, control_url, questions(4, 4))
+        abuse = Abuse(folder, side, control_url, questions(4, (4, 4)))
         timeout = aiohttp.ClientTimeout(180)
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http,

@@ -1,10 +1,11 @@
 """What the gateway costs, and what it does under load: the same requests to the engine itself and through it.
 
-    python -m tests.serving.gateway.load [--engine vllm|scripted] [--seconds 20] [--out FILE]
+    python -m tests.serving.gateway.load [--engine vllm|scripted] [--tokens 1-31] [--seconds 24] [--out FILE]
 
 Starts the engine and the gateway on loopback, both in processes of their own, and asks in a closed loop at
-each concurrency. Direct and gateway rounds alternate, so that a change of the machine's load meets both.
-Every answer is compared with the one that its question must get.
+each concurrency. Direct and gateway rounds alternate, so that a change of the machine's load meets both. Each
+pair of rounds gives the share of throughput and what is added to the median latency; the rows have the
+means over pairs, with 95 % intervals. Every answer is compared with the one that its question must get.
 """
 
 import asyncio
@@ -40,10 +41,11 @@ from tests.serving.gateway.conftest import LIVE, user
 from tests.serving.gateway.scripted_engine import ScriptedEngine
 from tests.serving.gateway.vllm_server import served
 from tests.serving.test_vllm import PYTHON, ROOT, START_S, environment
+from training.statistics import mean_interval
 
 RIGHTS = ("chat", "control")
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
-ROUNDS = 4
+ROUNDS = 8
 CONFIG = """
 public_name = "maze"
 keys = "keys.json"
@@ -60,17 +62,38 @@ in_flight = 64
 
 
 @dataclass
+class Round:
+    """What one round of a side gave: seconds per answer by question, and how long it took."""
+
+    latencies: dict[int, list[float]] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+
+    @property
+    def all(self) -> list[float]:
+        return [one for many in self.latencies.values() for one in many]
+
+    @property
+    def per_s(self) -> float:
+        return len(self.all) / self.elapsed_s
+
+    def added_ms(self, direct: "Round") -> float:
+        """By how much this round's answers came later than those to the same questions in another."""
+        both = self.latencies.keys() & direct.latencies.keys()
+        middle = statistics.median
+        return 1000 * middle(middle(self.latencies[n]) - middle(direct.latencies[n]) for n in both)
+
+
+@dataclass
 class Side:
-    """One way to the engine, and what was measured on it: seconds per answer, kinds of failures."""
+    """One way to the engine, and what was measured on it: rounds, kinds of failures."""
 
     url: str
     model: str
     key: str = ""
-    latencies: list[float] = field(default_factory=list)
-    elapsed_s: float = 0.0
+    rounds: list[Round] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
-    async def ask(self, http: aiohttp.ClientSession, question: "Question") -> None:
+    async def ask(self, http: aiohttp.ClientSession, question: "Question", into: Round) -> None:
         began = time.perf_counter()
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
@@ -86,17 +109,18 @@ class Side:
         if answer.status != 200:
             self.failures[f"status {answer.status} {content['error'].get('code')}"] += 1
             return
-        self.latencies.append(time.perf_counter() - began)
+        into.latencies.setdefault(question.number, []).append(time.perf_counter() - began)
         if not question.fits(content):
             self.failures["another question's answer"] += 1
 
     def row(self) -> dict[str, Any]:
         """Percentiles in ms, answers per second, failures."""
-        cut = statistics.quantiles(self.latencies, n=100, method="inclusive")
+        latencies = [one for each in self.rounds for one in each.all]
+        cut = statistics.quantiles(latencies, n=100, method="inclusive")
         return {
-            "answers": len(self.latencies),
+            "answers": len(latencies),
             **{f"p{p}_ms": round(cut[p - 1] * 1000, 2) for p in (50, 95, 99)},
-            "per_s": round(len(self.latencies) / self.elapsed_s, 2),
+            "per_s": round(len(latencies) / sum(one.elapsed_s for one in self.rounds), 2),
             "failures": dict(self.failures),
         }
 
@@ -105,6 +129,7 @@ class Side:
 class Question:
     """A request without its model, and what each model said to it first: greedy answers repeat."""
 
+    number: int
     body: dict[str, Any]
     answers: dict[str, str] = field(default_factory=dict)
 
@@ -114,32 +139,37 @@ class Question:
         return self.answers.setdefault(content["model"], said) == said
 
 
-def questions(images: int, tokens: int) -> list[Question]:
-    """Different conversations, each of `images` pictures."""
+def questions(images: int, tokens: tuple[int, int]) -> list[Question]:
+    """Different conversations, each of `images` pictures; their answers have as many `tokens`, from least to
+    most in equal steps, and long and short ones stand side by side."""
+    least, most = tokens
     found = []
     for i in range(32):
         parts: list[dict[str, Any]] = [{"type": "text", "text": f"maze {i}"}]
         for place in range(images):
             url = pictures.data_url(pictures.plain(64, 64, seed=100 * i + place))
             parts.append({"type": "image_url", "image_url": {"url": url}})
-        found.append(Question({"messages": [user(parts)], "max_tokens": tokens, "temperature": 0.0}))
+        length = least + round((most - least) * (13 * i % 32) / 31)
+        body = {"messages": [user(parts)], "max_tokens": length, "ignore_eos": True, "temperature": 0.0}
+        found.append(Question(i, body))
     return found
 
 
 async def measure(side: Side, concurrency: int, seconds: float, asked: list[Question]) -> None:
     """One round: `concurrency` clients that each ask again as soon as they are answered."""
-    began = time.perf_counter()
+    found, began = Round(), time.perf_counter()
     end = began + seconds
 
     async def client(http: aiohttp.ClientSession, place: int) -> None:
         while time.perf_counter() < end:
-            await side.ask(http, asked[place % len(asked)])
+            await side.ask(http, asked[place % len(asked)], found)
             place += concurrency
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(120)) as http:
         await asyncio.gather(*(client(http, place) for place in range(concurrency)))
-    side.elapsed_s += time.perf_counter() - began
+    found.elapsed_s = time.perf_counter() - began
+    side.rounds.append(found)
 
 
 async def table(
@@ -152,25 +182,32 @@ async def table(
         await measure(Side(warm.url, warm.model, warm.key), 4, min(seconds, 5), asked)
     for level in LEVELS:
         sides = [Side(one.url, one.model, one.key) for one in (direct, gateway)]
-        before_s = sum(process.cpu_times()[:2])
+        spent_s = sum(process.cpu_times()[:2])
         for turn in range(ROUNDS):
             for side in sides if turn % 2 else reversed(sides):
                 await measure(side, level, seconds / ROUNDS, asked)
         one, other = (side.row() for side in sides)
+        pairs = list(zip(sides[0].rounds, sides[1].rounds, strict=True))
         rows.append(
             {
                 "concurrency": level,
                 "direct": one,
                 "gateway": other,
-                "overhead_p50_ms": round(other["p50_ms"] - one["p50_ms"], 2),
+                "p50_added_ms": mean([after.added_ms(before) for before, after in pairs]),
+                "throughput_share": mean([after.per_s / before.per_s for before, after in pairs]),
                 "gateway_cpu_ms": round(
-                    1000 * (sum(process.cpu_times()[:2]) - before_s) / other["answers"], 3
+                    1000 * (sum(process.cpu_times()[:2]) - spent_s) / other["answers"], 3
                 ),
-                "throughput_share": round(other["per_s"] / one["per_s"], 3),
             }
         )
         click.echo(json.dumps(rows[-1]))
     return rows
+
+
+def mean(values: list[float]) -> dict[str, Any]:
+    """The mean and its 95 % interval."""
+    low, high = mean_interval(values)
+    return {"mean": round(statistics.fmean(values), 3), "interval": [round(low, 3), round(high, 3)]}
 
 
 @asynccontextmanager
@@ -252,18 +289,20 @@ def vllm(folder: Path) -> Iterator[tuple[str, str]]:
 
 @click.command()
 @click.option("--engine", type=click.Choice(["vllm", "scripted"]), default="vllm")
-@click.option("--seconds", type=float, default=20.0, help="Per concurrency and side.")
+@click.option("--seconds", type=float, default=24.0, help="Per concurrency and side.")
 @click.option("--images", type=int, default=4)
-@click.option("--tokens", type=int, default=4)
+@click.option("--tokens", default="4", help="Of each answer, or the least and the most: 1-31.")
 @click.option("--out", type=click.Path(path_type=Path), default=None)
-def main(engine: str, seconds: float, images: int, tokens: int, out: Path | None) -> None:
+def main(engine: str, seconds: float, images: int, tokens: str, out: Path | None) -> None:
     """Measure, print one JSON line per concurrency, and write all of it to --out."""
 
     async def run(folder: Path, url: str, live: str) -> list[dict[str, Any]]:
         async with running_gateway(folder, url, live) as (gateway, process, _):
             direct = Side(url, f"maze:{live}")
-            return await table(direct, gateway, process, seconds, questions(images, tokens))
+            return await table(direct, gateway, process, seconds, questions(images, bounds))
 
+    least, _, most = tokens.partition("-")
+    bounds = int(least), int(most or least)
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
