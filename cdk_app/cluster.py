@@ -113,11 +113,9 @@ def down(
     name: str,
     timeout_s: float,
     on_event: OnEvent = lambda _: None,
-    *,
-    kind: str = "RayCluster",
 ) -> None:
-    """Delete a RayCluster (or RayService) and wait until its pods are gone. No error if it doesn't exist."""
-    resource = _dynamic(api).resources.get(api_version="ray.io/v1", kind=kind)
+    """Delete a RayCluster and wait until its pods are gone. No error if it doesn't exist."""
+    resource = _dynamic(api).resources.get(api_version="ray.io/v1", kind="RayCluster")
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
     try:
         resource.delete(namespace=namespace, name=name, body=options)
@@ -138,7 +136,7 @@ def down(
             on_event(f"{left} pods left")
         if time.monotonic() > deadline:
             raise SubstrateError(
-                f"{kind} {namespace}/{name} still exists after {timeout_s:.0f} s; pods: {', '.join(names)}",
+                f"RayCluster {namespace}/{name} still exists after {timeout_s:.0f} s: {', '.join(names)}",
                 "see whether the KubeRay operator runs and what its finalizers wait for",
             )
         time.sleep(_POLL_S)
@@ -173,26 +171,30 @@ def dashboard(api: client.ApiClient, namespace: str, name: str) -> Endpoint:
     return Endpoint(f"http://{address}:{port}", token)
 
 
-def serve(
-    api: client.ApiClient, manifest: Object, timeout_s: float, on_event: OnEvent = lambda _: None
+def service_exists(api: client.ApiClient, namespace: str, name: str) -> bool:
+    """Whether there is a RayService of that name, be it ready or not."""
+    return _exists(_services(api), namespace, name)
+
+
+def served(
+    api: client.ApiClient, namespace: str, name: str, timeout_s: float, on_event: OnEvent = lambda _: None
 ) -> ServeEndpoint:
-    """Create or update a RayService and wait until it serves this very manifest.
+    """Wait until a RayService serves what its manifest says by now.
 
     Raises SubstrateError with the cause when it fails or is not ready after `timeout_s`.
     """
-    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    generation = apply(api, [manifest])[0]["metadata"]["generation"]
-    resource = _dynamic(api).resources.get(api_version=manifest["apiVersion"], kind="RayService")
+    resource = _services(api)
     told = ""
     deadline = time.monotonic() + timeout_s
     while True:
-        status = resource.get(namespace=namespace, name=name).to_dict().get("status") or {}
+        service = resource.get(namespace=namespace, name=name).to_dict()
+        status = service.get("status") or {}
         condition = next((c for c in status.get("conditions") or [] if c["type"] == "Ready"), {})
         line = condition.get("reason") or "waiting for the controller"
         if line != told:
             on_event(line)
             told = line
-        current = status.get("observedGeneration", 0) >= generation
+        current = status.get("observedGeneration", 0) >= service["metadata"]["generation"]
         if current and _holds(status, "Ready"):
             break
         failed = current and condition.get("reason") == "Failed"
@@ -216,6 +218,10 @@ def _dynamic(api: client.ApiClient) -> dynamic.DynamicClient:
             found = dynamic.DynamicClient(api, cache_file=str(Path(folder) / "discovery.json"))
         api._skypod_dynamic = found
     return found
+
+
+def _services(api: client.ApiClient) -> Any:
+    return _dynamic(api).resources.get(api_version="ray.io/v1", kind="RayService")
 
 
 def _exists(resource: Any, namespace: str, name: str) -> bool:

@@ -10,9 +10,6 @@ from stacks.manifests import gateway
 
 @click.command("gateway-manifest")
 @options.environment
-@click.option(
-    "--service", default="skypod-serve", show_default=True, help="The RayService before which it stands."
-)
 @click.option("--model-id", default="maze", show_default=True, help="The RayService's name for the base.")
 @click.option("--public-name", default="maze", show_default=True, help="The model that clients ask for.")
 @click.option(
@@ -20,7 +17,7 @@ from stacks.manifests import gateway
     is_flag=True,
     help="The engine may have base and adapter requests in one batch: two gateways, no turns.",
 )
-def command(environment: str, service: str, model_id: str, public_name: str, mixes_safely: bool) -> None:
+def command(environment: str, model_id: str, public_name: str, mixes_safely: bool) -> None:
     """Print the gateway's Kubernetes objects, its image pinned to the digest of the deployed sources.
 
     Its two secrets are made first, by hand: keys of clients and the certificate of its name.
@@ -37,7 +34,6 @@ def command(environment: str, service: str, model_id: str, public_name: str, mix
         image=images.require(session, deployed, "serve"),
         model_id=model_id,
         public_name=public_name,
-        service=service,
         mixes_safely=mixes_safely,
     )
     click.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)

@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 
 from cdk_app import caller, names
 from stacks.environment import Environment
-from stacks.outputs import Outputs, output_key
+from stacks.outputs import Outputs, cloudformation_name
 from training.errors import SubstrateError
 
 __all__ = ["Outputs", "read"]
@@ -40,7 +40,7 @@ def read(session: boto3.Session, environment: Environment) -> Outputs:
             continue
         if part not in per_stack:
             per_stack[part] = _stack_outputs(client, named.stack(part))
-        key = output_key(field.name)
+        key = cloudformation_name(field.name)
         if key in per_stack[part]:
             values[field.name] = per_stack[part][key]
         elif field.default != "":

@@ -37,7 +37,6 @@ _OPTIONS = (
         help="The environment's SageMaker endpoint, instead of its RayService.",
     ),
     click.option("--server-key", envvar="SKYPOD_SERVER_KEY", help="Its API key."),
-    click.option("--service", default="skypod-serve", show_default=True, help="The RayService."),
     click.option("--model-id", default="maze", show_default=True, help="The engine's name for the base."),
     click.option(
         "--gateway",
@@ -58,7 +57,6 @@ class Where:
     server: str | None
     server_key: str | None
     endpoint: bool
-    service: str
     model_id: str
     gateway: str | None
     gateway_key: str | None

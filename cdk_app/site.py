@@ -22,11 +22,12 @@ from serving.rollout.destination import Destination, RayService, Vllm
 from serving.rollout.rules import Rules
 from serving.rollout.sagemaker import SageMakerEndpoint
 from serving.rollout.site import Site
+from serving.rollout.stack_parameters import StackParameters
 from serving.rollout.stack_slots import StackSlots
 from serving.rollout.traffic import GatewayTraffic, Questioning, Traffic
 from stacks.environment import Environment
 from stacks.manifests import rayservice
-from stacks.names import ADAPTER_SLOT, INFERENCE_COMPONENT
+from stacks.names import ADAPTER_SLOT, INFERENCE_COMPONENT, KUBE_OBJECTS
 from stacks.outputs import Outputs
 from training import lineage
 from training.errors import ConfigError, SubstrateError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cdk_app.promote import Where
 
 SERVED_S = 1800.0
+NOTHING_SERVED = {"Adapter": ""}
 
 
 def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: Callable[[], Recipe]) -> Site:
@@ -59,7 +61,7 @@ def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: C
             destination, image = _endpoint(where, environment, session, deployed)
         else:
             destination = ray_service(
-                session, environment, deployed, recipe, model_id=where.model_id, name=where.service, tell=tell
+                session, environment, deployed, recipe, model_id=where.model_id, tell=tell
             )
         registry = registry_of(session, environment, deployed, image)
     traffic = _traffic(where, destination, questions)
@@ -133,12 +135,7 @@ def _endpoint(
             "give the name in serving.endpoint.model_id",
         )
     bucket, prefix = deployed.adapters_at
-    slots = StackSlots(
-        session.client("cloudformation"),
-        names.of(environment, deployed.account).stack("inference"),
-        ADAPTER_SLOT,
-        INFERENCE_COMPONENT,
-    )
+    slots = StackSlots(_parameters(session, environment, deployed, "inference"), ADAPTER_SLOT)
     s3 = session.client("s3")
     destination = SageMakerEndpoint(
         session,
@@ -150,6 +147,15 @@ def _endpoint(
     return destination, wanted.image
 
 
+def _parameters(
+    session: boto3.Session, environment: Environment, deployed: Outputs, part: str
+) -> StackParameters:
+    """What a stack serves, to be changed without anything else of it."""
+    types = {"serving": KUBE_OBJECTS, "inference": INFERENCE_COMPONENT}
+    stack = names.of(environment, deployed.account).stack(part)
+    return StackParameters(session.client("cloudformation"), stack, types[part])
+
+
 def ray_service(
     session: boto3.Session,
     environment: Environment,
@@ -157,37 +163,68 @@ def ray_service(
     recipe: Callable[[], Recipe],
     *,
     model_id: str,
-    name: str,
     tell: Callable[[str], None],
 ) -> RayService:
-    """The environment's RayService of a name, which is made for the first adapter that it has to load."""
+    """The environment's RayService, which its stack makes for the first adapter that it has to load."""
     api = kube.connect(session, deployed.eks_cluster_name)
 
     def serve(folder: Path) -> str:
-        served = recipe()
-        adapter = manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
-        wanted = rayservice.build(
-            environment,
-            deployed,
-            image=images.require(session, deployed, "serve"),
-            base_model_path=f"/shared/{served.policy.base_model}",
+        served, adapter = recipe(), manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
+        wanted = rayservice.Served(
+            adapter=adapter.name,
+            base=served.policy.base_model,
             model_id=model_id,
-            adapters_uri=deployed.adapters_uri,
-            adapter_name=adapter.name,
-            adapter_digest=adapter.digest,
+            image=images.require(session, deployed, "serve"),
             max_lora_rank=served.policy.lora_rank,
             max_model_len=served.rollout.max_model_len_tokens,
-            name=name,
         )
-        return cluster.serve(api, wanted, SERVED_S, tell).url
+        tell(f"its stack is told to serve {adapter.name}")
+        start_serving(session, environment, deployed, api, wanted)
+        return cluster.served(api, deployed.namespace, rayservice.NAME, SERVED_S, tell).url
 
-    return RayService(model_id, _address(api, deployed.namespace, name), serve)
+    return RayService(model_id, _address(api, deployed.namespace), serve)
 
 
-def _address(api: client.ApiClient, namespace: str, service: str) -> str:
-    """Where the service answers; "" when it is not up yet."""
+def start_serving(
+    session: boto3.Session,
+    environment: Environment,
+    deployed: Outputs,
+    api: client.ApiClient,
+    wanted: rayservice.Served,
+) -> None:
+    """Have the stack apply the RayService, also when somebody deleted it beside the stack.
+
+    Adapters that are served already stay within its bounds. Raises ConfigError for another base than theirs.
+    """
+    parameters = _parameters(session, environment, deployed, "serving")
+    current, values = parameters.read(), wanted.parameters()
+    if current.get("Adapter"):
+        for name in ("Base", "ModelId"):
+            if current[name] != values[name]:
+                raise ConfigError(
+                    f"{parameters.stack} serves {name} = {current[name]!r}, and {wanted.adapter} needs "
+                    f"{values[name]!r}",
+                    "what is live there would be lost: use another environment, or end its service first "
+                    "by a deploy with an empty Adapter (docs/reference/stacks.md)",
+                )
+        for name in ("MaxLoraRank", "MaxModelLen"):
+            values[name] = str(max(int(current[name]), int(values[name])))
+    if not cluster.service_exists(api, deployed.namespace, rayservice.NAME):
+        parameters.change(current, NOTHING_SERVED)
+        current |= NOTHING_SERVED
+    parameters.change(current, values)
+
+
+def stop_serving(session: boto3.Session, environment: Environment, deployed: Outputs) -> None:
+    """Have the stack remove the RayService, and wait until its pods are gone."""
+    parameters = _parameters(session, environment, deployed, "serving")
+    parameters.change(parameters.read(), NOTHING_SERVED)
+
+
+def _address(api: client.ApiClient, namespace: str) -> str:
+    """Where the RayService answers; "" when it is not up yet."""
     try:
-        found = client.CoreV1Api(api).read_namespaced_service(f"{service}-serve-svc", namespace)
+        found = client.CoreV1Api(api).read_namespaced_service(f"{rayservice.NAME}-serve-svc", namespace)
     except ApiException as error:
         if error.status == 404:
             return ""

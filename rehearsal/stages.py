@@ -57,7 +57,6 @@ from training.supervisor.cluster import RayCluster
 from training.supervisor.supervise import supervise
 
 CLUSTER = "skypod"
-SERVICE = "skypod-serve"
 MODEL_ID = "maze"
 RAY_UP_S = 180
 SERVED_AGAIN = "played through HTTP to prove that the server repeats every action of the trainer"
@@ -262,7 +261,6 @@ def promote_adapter(r: Rehearsal, stage: Stage) -> None:
         r.deployed,
         lambda: r.recipe,
         model_id=MODEL_ID,
-        name=SERVICE,
         tell=stage.update,
     )
     r.serving = Site(
@@ -341,8 +339,8 @@ def take_back(r: Rehearsal, stage: Stage) -> None:
 
 
 def serve_down(r: Rehearsal, stage: Stage) -> None:
-    """Delete the RayService; its processes end with it."""
-    cluster.down(r.api(), r.deployed.namespace, SERVICE, timeout_s=60, kind="RayService")
+    """Take the RayService away by its stack; its processes end with it."""
+    site.stop_serving(r.session, r.environment, r.deployed)
 
 
 def tear_down(r: Rehearsal, stage: Stage) -> None:

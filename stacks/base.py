@@ -12,7 +12,7 @@ from constructs import Construct
 
 from stacks.environment import Environment
 from stacks.names import Names
-from stacks.outputs import Outputs, output_key
+from stacks.outputs import Outputs, cloudformation_name
 
 _HERE = Path(__file__).parent
 _OUTPUT_STACK = {field.name: field.metadata.get("stack") for field in fields(Outputs)}
@@ -40,7 +40,7 @@ class SkypodStack(cdk.Stack):
         for name, value in outputs.items():
             if _OUTPUT_STACK.get(name) != self.part:
                 raise ValueError(f"{name!r} is not an output of the {self.part} stack")
-            cdk.CfnOutput(self, output_key(name), value=value)
+            cdk.CfnOutput(self, cloudformation_name(name), value=value)
 
     @property
     def data_removal(self) -> cdk.RemovalPolicy:

@@ -31,6 +31,7 @@ ADAPTERS_PREFIX = "adapters"
 RUNS_PREFIX = "runs"
 BASE = "base"
 INFERENCE_COMPONENT = "AWS::SageMaker::InferenceComponent"
+KUBE_OBJECTS = "Custom::KubeObjects"
 ADAPTER_SLOT = "Adapter"
 """How the parameters of the stack `inference` begin that each name an adapter; a number follows."""
 

@@ -9,6 +9,7 @@ from constructs import Construct
 
 from stacks.base import SkypodStack
 from stacks.cluster_access import cluster_admin_entry
+from stacks.names import KUBE_OBJECTS
 
 
 class KubeObjectTool(Construct):
@@ -33,7 +34,7 @@ def kube_objects(
         stack,
         construct_id,
         service_token=tool.service_token,
-        resource_type="Custom::KubeObjects",
+        resource_type=KUBE_OBJECTS,
         properties={
             "Cluster": tool.cluster_name,
             # As text, because CloudFormation would turn every number and boolean into a string.

@@ -62,6 +62,6 @@ class Outputs:
         return bucket, prefix
 
 
-def output_key(field_name: str) -> str:
-    """The CloudFormation output key of a field: `file_system_id` -> `FileSystemId`."""
+def cloudformation_name(field_name: str) -> str:
+    """What a field is called as an output or a parameter: `file_system_id` -> `FileSystemId`."""
     return "".join(part.capitalize() for part in field_name.split("_"))

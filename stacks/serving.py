@@ -1,5 +1,6 @@
-"""What the serving pods may do, and who may promote. A promotion applies the RayService, not a deploy."""
+"""The RayService on the cluster, what its pods may do, and who may promote to it."""
 
+import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
@@ -8,21 +9,31 @@ from stacks.base import SkypodStack
 from stacks.cluster_access import pod_identity
 from stacks.eks import EksStack
 from stacks.environment import Environment
-from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, SERVING_SERVICE_ACCOUNT, Names
+from stacks.manifests import rayservice
+from stacks.manifests.pods import PINNED
+from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, KUBE_OBJECTS, SERVING_SERVICE_ACCOUNT, Names
+from stacks.objects import kube_objects
 from stacks.operators import OperatorsStack
+from stacks.outputs import cloudformation_name
 from stacks.storage import StorageStack
 
 LINEAGE_PREFIX = "lineage"
+# No quotes, spaces or steps upwards: the values go into JSON and paths.
+_WORD = "[A-Za-z0-9_][A-Za-z0-9._-]*"
+_ADAPTER = "[a-z][a-z0-9-]{0,40}-[0-9a-f]{12}"
 
 
 class ServingStack(SkypodStack):
-    """Replicas read promoted adapters from one S3 prefix, and nothing else in the account.
+    """The RayService is there while the parameter `Adapter` names an adapter; the other parameters say of
+    which base, by which image. A first deploy has none of them, and no GPU is taken. A deploy that does not
+    name them leaves them as they are.
 
-    No role of ours may approve an adapter: whoever shall is given the managed policy for it.
+    Replicas read promoted adapters from one S3 prefix, and nothing else in the account. No role of ours may
+    approve an adapter: whoever shall is given the managed policy for it.
     """
 
     part = "serving"
-    summary = "Pod identity of the serving replicas, and the policy of those who may promote adapters"
+    summary = "RayService of promoted adapters, its pod identity, and the policy of those who may promote"
 
     def __init__(
         self,
@@ -59,12 +70,81 @@ class ServingStack(SkypodStack):
             "Promote",
             managed_policy_name=names.role("promote"),
             description="Register, approve and reject adapters, and publish them to the replicas",
-            statements=_may_promote(names, bucket)
-            + (_may_change_adapters(names) if environment.serving.endpoint else []),
+            statements=[
+                *_may_promote(names, bucket),
+                *_may_set_parameters(names, self.part, KUBE_OBJECTS),
+                *(_may_change_adapters(names) if environment.serving.endpoint else ()),
+            ],
         )
+        self._service(eks_stack, f"s3://{bucket.bucket_name}/{ADAPTERS_PREFIX}")
         self.emit(
             serving_service_account=SERVING_SERVICE_ACCOUNT,
             adapters_uri=f"s3://{bucket.bucket_name}/{ADAPTERS_PREFIX}",
+        )
+
+    def _service(self, eks_stack: EksStack, adapters_uri: str) -> None:
+        text = {
+            "adapter": (f"({_ADAPTER})?", "", "What was promoted last, by its name; empty for no service"),
+            "base": (f"({_WORD}(/{_WORD})*)?", "", "The base model's path on the shared file system"),
+            "model_id": (_WORD, "maze", "What requests call the base"),
+            "image": (f"({PINNED})?", "", "The serve image by its digest, as `skypod images` lists it"),
+        }
+        numbers = {
+            "max_lora_rank": (32, "The largest rank of an adapter"),
+            "max_model_len": (8192, "The longest request and answer, in tokens"),
+        }
+        values = {
+            field: cdk.CfnParameter(
+                self,
+                cloudformation_name(field),
+                allowed_pattern=f"^{pattern}$",
+                default=default,
+                description=meaning,
+            ).value_as_string
+            for field, (pattern, default, meaning) in text.items()
+        } | {
+            field: cdk.CfnParameter(
+                self,
+                cloudformation_name(field),
+                type="Number",
+                min_value=1,
+                default=default,
+                description=meaning,
+            ).value_as_number
+            for field, (default, meaning) in numbers.items()
+        }
+        named = {
+            field: cdk.Fn.condition_not(cdk.Fn.condition_equals(values[field], ""))
+            for field in ("adapter", "base", "image")
+        }
+        cdk.CfnRule(
+            self,
+            "Whole",
+            rule_condition=named["adapter"],
+            assertions=[
+                cdk.CfnRuleAssertion(
+                    assert_=named[field],
+                    assert_description=f"{cloudformation_name(field)} says what the adapter is served with",
+                )
+                for field in ("base", "image")
+            ],
+        )
+        service = kube_objects(
+            self,
+            "Service",
+            eks_stack.objects,
+            [
+                rayservice.build(
+                    self.settings,
+                    rayservice.Served(**values),
+                    region=self.names.region,
+                    adapters_uri=adapters_uri,
+                    to_text=self.to_json_string,
+                )
+            ],
+        )
+        service.node.default_child.cfn_options.condition = cdk.CfnCondition(
+            self, "Serves", expression=named["adapter"]
         )
 
 
@@ -89,18 +169,19 @@ def _may_promote(names: Names, bucket: s3.IBucket) -> list[iam.PolicyStatement]:
     ]
 
 
-def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
-    """Name adapters to the stack of the endpoint, and ask them. CloudFormation makes the components, by its
-    own role, so the condition keeps whoever may update the stack from changing anything else by it."""
-    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
-    component = f"{sagemaker}:inference-component/{names.inference_component('*')}"
-    stack = f"arn:aws:cloudformation:{names.region}:{names.account}:stack/{names.stack('inference')}/*"
+def _may_set_parameters(names: Names, part: str, resource_type: str) -> list[iam.PolicyStatement]:
+    """Update a stack's resources of one type, which its parameters make, and follow that.
+
+    CloudFormation makes them by its own role, so the condition keeps whoever may update the stack from
+    changing anything else by it.
+    """
+    stack = f"arn:aws:cloudformation:{names.region}:{names.account}:stack/{names.stack(part)}/*"
     return [
         iam.PolicyStatement(
             actions=["cloudformation:UpdateStack"],
             resources=[stack],
             conditions={
-                "ForAllValues:StringEquals": {"cloudformation:ResourceTypes": [INFERENCE_COMPONENT]},
+                "ForAllValues:StringEquals": {"cloudformation:ResourceTypes": [resource_type]},
                 # For no value at all the line above holds as well.
                 "Null": {"cloudformation:ResourceTypes": "false"},
             },
@@ -108,6 +189,15 @@ def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
         iam.PolicyStatement(
             actions=["cloudformation:DescribeStacks", "cloudformation:DescribeStackEvents"], resources=[stack]
         ),
+    ]
+
+
+def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
+    """Name adapters to the stack of the endpoint, and ask them."""
+    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
+    component = f"{sagemaker}:inference-component/{names.inference_component('*')}"
+    return [
+        *_may_set_parameters(names, "inference", INFERENCE_COMPONENT),
         iam.PolicyStatement(actions=["sagemaker:ListInferenceComponents"], resources=["*"]),
         iam.PolicyStatement(actions=["sagemaker:DescribeInferenceComponent"], resources=[component]),
         iam.PolicyStatement(

@@ -124,8 +124,8 @@ class Vllm:
 class RayService:
     """A RayService whose replicas fetch adapters by name from S3 on first use, and forget the oldest.
 
-    `url` is "" while there is none. `serve` applies the service's manifest for a packaged adapter that lies
-    in S3, waits until it serves, and returns its URL. Unloading is the replicas' own business.
+    `url` is "" while there is none. `serve` has the service's stack serve a packaged adapter that lies in S3,
+    waits until it does, and returns its URL. Unloading is the replicas' own business.
     """
 
     def __init__(self, model_id: str, url: str, serve: Callable[[Path], str], timeout_s: float = 240.0):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stacks.manifests import rayservice
 from stacks.manifests.pods import HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, UNPRIVILEGED, base_env
 from stacks.manifests.storage import GATEWAY, service_account
 from stacks.outputs import Outputs
@@ -23,19 +24,18 @@ def build(
     image: str,
     model_id: str,
     public_name: str = "maze",
-    service: str = "skypod-serve",
     mixes_safely: bool = False,
 ) -> list[dict[str, Any]]:
     """Service account, network policy, ConfigMap, Deployment and Service, in order.
 
-    `image` holds serving/ and training/ and is named by digest; `model_id` is the engine's name for the base,
-    `service` the RayService. The secrets KEYS_SECRET (one file of keys) and TLS_SECRET (of the type
+    `image` holds serving/ and training/ and is named by digest; `model_id` is the engine's name for the base.
+    The secrets KEYS_SECRET (one file of keys) and TLS_SECRET (of the type
     kubernetes.io/tls) are made by an operator. Unless `mixes_safely` there is one gateway, and no moment with
     two: only one that sees all requests can keep base and adapters apart.
     """
     namespace = outputs.namespace
     named = {"name": NAME, "namespace": namespace, "labels": {**MANAGED_BY, **GATEWAY}}
-    engine = f"http://{service}-serve-svc.{namespace}.svc:8000"
+    engine = f"http://{rayservice.NAME}-serve-svc.{namespace}.svc:8000"
     return [
         service_account(namespace, NAME),
         _may_connect(named, namespace),

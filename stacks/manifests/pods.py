@@ -12,11 +12,21 @@ SHARED_PATH = "/shared"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "skypod"}
 UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
-_PINNED = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+PINNED = r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}"
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
 GROUP_LABEL = "skypod/group"
 """What HyperPod labels the nodes of an instance group with: two groups may be of one instance type."""
+
+
+def require_pinned(image: str) -> None:
+    """ConfigError for an image that is not named by its digest: a tag says neither what ran nor what runs
+    next."""
+    if not re.fullmatch(PINNED, image):
+        raise ConfigError(
+            f"image {image!r} is not named by its digest",
+            "name it as `skypod images` does: <repository>@sha256:...",
+        )
 
 
 def ray_pod(
@@ -34,14 +44,8 @@ def ray_pod(
 ) -> dict[str, Any]:
     """A pod template for one Ray container on the nodes of the instance group named `group`.
 
-    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs. Raises
-    ConfigError for an image that is not named by its digest: a tag says neither what ran nor what runs next.
+    Requests equal limits, because KubeRay passes the limits on to `ray start`. `gpus` are whole GPUs.
     """
-    if not _PINNED.fullmatch(image):
-        raise ConfigError(
-            f"image {image!r} is not named by its digest",
-            "name it as `skypod images` does: <repository>@sha256:...",
-        )
     quantity = {"cpu": str(resources.cpus), "memory": f"{resources.memory_gib}Gi"}
     if gpus:
         quantity["nvidia.com/gpu"] = str(gpus)

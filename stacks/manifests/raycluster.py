@@ -3,7 +3,7 @@
 from typing import Any
 
 from stacks.environment import Environment
-from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, worker_group
+from stacks.manifests.pods import MANAGED_BY, base_env, head_group, ray_pod, require_pinned, worker_group
 from stacks.outputs import Outputs
 from stacks.queues import queue_labels
 from training.errors import ConfigError
@@ -28,11 +28,12 @@ def build(
 
     `topology` defaults to the environment's whole GPU group. The head runs the driver, the dashboard and the
     job server. Token authentication is on; KubeRay makes the token a Secret named like the cluster. Raises
-    ConfigError when the topology needs more than the environment has.
+    ConfigError when the topology needs more than the environment has, or the image has no digest.
     """
     gpu_group = environment.hyperpod.gpu
     topology = topology or Topology(worker_nodes=gpu_group.count, gpus_per_node=gpu_group.gpus)
     require_room(environment, topology)
+    require_pinned(image)
     env = base_env(outputs.region)
     queue = queue_labels(environment, "training")
     return {

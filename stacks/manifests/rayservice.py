@@ -1,43 +1,71 @@
-"""The RayService that serves the base model and one promoted adapter through an OpenAI-compatible API."""
+"""The RayService that serves the base model and promoted adapters through an OpenAI-compatible API."""
 
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
 from stacks.environment import Environment
-from stacks.manifests.pods import MANAGED_BY, UNPRIVILEGED, base_env, head_group, ray_pod, worker_group
-from stacks.outputs import Outputs
+from stacks.manifests.pods import (
+    MANAGED_BY,
+    SHARED_PATH,
+    UNPRIVILEGED,
+    base_env,
+    head_group,
+    ray_pod,
+    worker_group,
+)
+from stacks.names import SERVING_SERVICE_ACCOUNT
+from stacks.outputs import cloudformation_name
 from stacks.queues import queue_labels
 from stacks.workloads import Serving
 
+NAME = "skypod-serve"
 ADAPTER_ANNOTATION = "skypod/adapter"
-ADAPTER_DIGEST_ANNOTATION = "skypod/adapter-digest"
 _API_ACCESS = "api-access"
 _API_ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What a RayService serves: the parameters of the stack `serving`.
+
+    `adapter` was promoted last and ends with its digest's digits; `base` is a path on the shared file system,
+    `model_id` its name for clients; `image` is named by its digest; `max_model_len` is in tokens.
+    """
+
+    adapter: str
+    base: str
+    model_id: str
+    image: str
+    max_lora_rank: int
+    max_model_len: int
+
+    def parameters(self) -> dict[str, str]:
+        """By the names that they have in the stack."""
+        return {cloudformation_name(field): str(value) for field, value in asdict(self).items()}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def build(
     environment: Environment,
-    outputs: Outputs,
+    served: Served,
     *,
-    image: str,
-    base_model_path: str,
-    model_id: str,
+    region: str,
     adapters_uri: str,
-    adapter_name: str,
-    adapter_digest: str,
-    max_lora_rank: int,
-    max_model_len: int,
-    name: str = "skypod-serve",
+    to_text: Callable[[Any], str] = _json,
 ) -> dict[str, Any]:
     """The RayService object (ray.io/v1).
 
-    Requests name `model_id` for the base and `model_id:adapter_name` for the adapter, which Ray Serve fetches
-    from `<adapters_uri>/<adapter_name>/` on first use. `base_model_path` is a path on the shared file system;
-    `max_model_len` is in tokens. The service's address is `<name>-serve-svc:8000` inside the cluster only.
+    Requests name `model_id` for the base and `model_id:<adapter>` for an adapter, which Ray Serve fetches
+    from `<adapters_uri>/<adapter>/` on first use. The service's address is `<NAME>-serve-svc:8000` inside the
+    cluster only. `to_text` writes JSON; a stack's own also writes what only a deploy knows.
     """
     serving = environment.serving
-    env = base_env(outputs.region)
+    env = base_env(region)
     queue = queue_labels(environment, "serving")
     application = {
         "applications": [
@@ -49,8 +77,8 @@ def build(
                     "llm_configs": [
                         {
                             "model_loading_config": {
-                                "model_id": model_id,
-                                "model_source": base_model_path,
+                                "model_id": served.model_id,
+                                "model_source": f"{SHARED_PATH}/{served.base}",
                             },
                             "lora_config": {
                                 "dynamic_lora_loading_path": adapters_uri.rstrip("/"),
@@ -58,8 +86,8 @@ def build(
                             },
                             "engine_kwargs": {
                                 "enable_lora": True,
-                                "max_lora_rank": max_lora_rank,
-                                "max_model_len": max_model_len,
+                                "max_lora_rank": served.max_lora_rank,
+                                "max_model_len": served.max_model_len,
                                 "tensor_parallel_size": serving.gpus_per_replica,
                             },
                             "deployment_config": {
@@ -67,7 +95,7 @@ def build(
                                 # What a replica that goes has accepted gets its answer, however long it is.
                                 "graceful_shutdown_timeout_s": 300,
                             },
-                            "runtime_env": {"env_vars": {"AWS_REGION": outputs.region}},
+                            "runtime_env": {"env_vars": {"AWS_REGION": region}},
                         }
                     ]
                 },
@@ -78,24 +106,21 @@ def build(
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {
-            "name": name,
-            "namespace": outputs.namespace,
+            "name": NAME,
+            "namespace": environment.namespace,
             "labels": MANAGED_BY | queue,
-            "annotations": {
-                ADAPTER_ANNOTATION: adapter_name,
-                ADAPTER_DIGEST_ANNOTATION: adapter_digest,
-            },
+            "annotations": {ADAPTER_ANNOTATION: served.adapter},
         },
         "spec": {
-            "serveConfigV2": yaml.safe_dump(application, sort_keys=False),
+            "serveConfigV2": to_text(application),
             "rayClusterConfig": {
                 "rayVersion": environment.serving.ray_version,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": head_group(
                     environment,
-                    image=image,
+                    image=served.image,
                     resources=environment.serving.head,
-                    service_account=outputs.serving_service_account,
+                    service_account=SERVING_SERVICE_ACCOUNT,
                     env=env,
                     ports={"serve": 8000},
                     labels=queue,
@@ -106,12 +131,12 @@ def build(
                         serving.min_replicas,
                         ray_pod(
                             "replica",
-                            image=image,
+                            image=served.image,
                             environment=environment,
                             group=environment.hyperpod.replica_group,
                             resources=environment.serving.replica,
                             gpus=serving.gpus_per_replica,
-                            service_account=outputs.serving_service_account,
+                            service_account=SERVING_SERVICE_ACCOUNT,
                             env=env,
                             ports={"serve": 8000, "metrics": 8080},
                             labels=queue,

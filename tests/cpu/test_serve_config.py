@@ -9,22 +9,21 @@ from ray.serve._private.config import DeploymentConfig
 
 from cdk_app import settings
 from stacks.manifests import rayservice
-from stacks.outputs import Outputs
 
 
 def deployment(**serving: int) -> DeploymentConfig:
-    outputs = Outputs(**{name: "x" for name in Outputs.__dataclass_fields__})
     service = rayservice.build(
         settings.load("paper", {f"serving.{key}": value for key, value in serving.items()}),
-        outputs,
-        image=f"registry/serve@sha256:{'0' * 64}",
-        base_model_path="/shared/base",
-        model_id="maze",
+        rayservice.Served(
+            adapter="maze-6c576434edc8",
+            base="base",
+            model_id="maze",
+            image=f"registry/serve@sha256:{'0' * 64}",
+            max_lora_rank=32,
+            max_model_len=8192,
+        ),
+        region="us-west-2",
         adapters_uri="s3://bucket/adapters",
-        adapter_name="maze-0",
-        adapter_digest="0",
-        max_lora_rank=32,
-        max_model_len=8192,
     )
     (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
     return DeploymentConfig(**application["args"]["llm_configs"][0]["deployment_config"])

@@ -196,7 +196,8 @@ def test_a_service_answers_for_its_base_model(api, core, stand_in):
             },
         },
     }
-    endpoint = cluster.serve(api, service, 240)
+    cluster.apply(api, [service])
+    endpoint = cluster.served(api, NAMESPACE, "serve", 240)
     headers = {"Authorization": "Bearer open sesame"}
     assert httpx.get(f"{endpoint.url}/v1/models", trust_env=False).status_code == 401
     models = httpx.get(f"{endpoint.url}/v1/models", headers=headers, trust_env=False).json()["data"]
@@ -206,6 +207,8 @@ def test_a_service_answers_for_its_base_model(api, core, stand_in):
     assert all("open sesame" not in Path(f"/proc/{p}/cmdline").read_text() for p in processes)
     assert [a for a in listeners(processes) if not a.startswith("127.0.0.1:")] == []
     begun = time.monotonic()
-    cluster.down(api, NAMESPACE, "serve", 60, kind="RayService")
+    client.CustomObjectsApi(api).delete_namespaced_custom_object(
+        "ray.io", "v1", NAMESPACE, "rayservices", "serve"
+    )
     assert eventually(lambda: not with_mark(uid), 20)
     assert time.monotonic() - begun < 30

@@ -29,18 +29,15 @@ def service(environment, outputs) -> dict[str, Any]:
 
 
 def _serve(environment: Environment, outputs: Outputs) -> dict[str, Any]:
-    return rayservice.build(
-        environment,
-        outputs,
-        image=IMAGE,
-        base_model_path="/shared/models/visgym-sft",
+    served = rayservice.Served(
+        adapter="maze-6c576434edc8",
+        base="models/visgym-sft",
         model_id="visgym-qwen3vl",
-        adapters_uri=outputs.adapters_uri,
-        adapter_name="maze-0123abcd",
-        adapter_digest="0123abcd",
+        image=IMAGE,
         max_lora_rank=32,
         max_model_len=8192,
     )
+    return rayservice.build(environment, served, region=outputs.region, adapters_uri=outputs.adapters_uri)
 
 
 def _groups(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -162,10 +159,7 @@ def test_the_service_serves_base_and_adapter(service):
     }
     assert llm["lora_config"]["dynamic_lora_loading_path"] == "s3://artifacts/adapters"
     assert llm["engine_kwargs"]["max_lora_rank"] == 32
-    assert service["metadata"]["annotations"] == {
-        "skypod/adapter": "maze-0123abcd",
-        "skypod/adapter-digest": "0123abcd",
-    }
+    assert service["metadata"]["annotations"] == {"skypod/adapter": "maze-6c576434edc8"}
     accounts = {
         g["template"]["spec"]["serviceAccountName"] for g in _groups(service["spec"]["rayClusterConfig"])
     }

@@ -34,6 +34,7 @@ _KINDS = {
         "ClusterRole": ("clusterroles", False),
         "ClusterRoleBinding": ("clusterrolebindings", False),
     },
+    "ray.io/v1": {"RayService": ("rayservices", True)},
     "scheduling.k8s.io/v1": {"PriorityClass": ("priorityclasses", False)},
     "storage.k8s.io/v1": {"StorageClass": ("storageclasses", False)},
 }

@@ -3,20 +3,23 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from kubernetes import dynamic
 from kubernetes.client import CoreV1Api
 
-from cdk_app import images, settings
+from cdk_app import images, settings, site
 from cdk_app.command import cli
 from rehearsal import laptop_image, stages, substrate
 from rehearsal.stages import Rehearsal
 from rehearsal.substrate import Folders
+from stacks.manifests import rayservice
 from tests.kube.conftest import PROJECT, crds_dir, eventually, with_mark
-from training.errors import SubstrateError
+from training.errors import ConfigError, SubstrateError
 
 pytestmark = [pytest.mark.emulator, pytest.mark.ray]
 TRAIN_PYTHON = Path(os.environ.get("SKYPOD_TRAIN_PYTHON", PROJECT / ".venv-train" / "bin" / "python"))
@@ -79,14 +82,56 @@ def test_no_cluster_is_made_of_an_image_that_was_not_built(deployed: Rehearsal):
     laptop_image.register(deployed.session, deployed.deployed, deployed.folders.train_python)
 
 
-def test_the_gateway_is_the_deployed_serve_image_before_the_service_that_is_named(deployed: Rehearsal):
-    told = CliRunner().invoke(cli, ["gateway-manifest", "--environment", "dev", "--service", "mine"])
+def test_the_gateway_is_the_deployed_serve_image_before_the_ray_service(deployed: Rehearsal):
+    told = CliRunner().invoke(cli, ["gateway-manifest", "--environment", "dev"])
     assert told.exit_code == 0, told.exception
     objects = {each["kind"]: each for each in yaml.safe_load_all(told.stdout)}
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == images.require(deployed.session, deployed.deployed, "serve")
     assert "@sha256:" in container["image"]
-    assert "http://mine-serve-svc.skypod.svc:8000" in objects["ConfigMap"]["data"]["gateway.toml"]
+    assert "http://skypod-serve-serve-svc.skypod.svc:8000" in objects["ConfigMap"]["data"]["gateway.toml"]
+
+
+def test_the_ray_service_comes_goes_and_changes_by_its_stack(deployed: Rehearsal):
+    """Its adapter is not in S3, so no server starts."""
+    api, at = deployed.api(), (deployed.session, deployed.environment, deployed.deployed)
+    services = dynamic.DynamicClient(api).resources.get(api_version="ray.io/v1", kind="RayService")
+    served = rayservice.Served(
+        adapter="maze-6c576434edc8",
+        base="models/base",
+        model_id="maze",
+        image=images.require(deployed.session, deployed.deployed, "serve"),
+        max_lora_rank=16,
+        max_model_len=512,
+    )
+
+    def annotations() -> list[dict]:
+        found = services.get(namespace=deployed.deployed.namespace).to_dict()["items"]
+        return [one["metadata"]["annotations"] for one in found]
+
+    def ranks() -> list[int]:
+        found = services.get(namespace=deployed.deployed.namespace).to_dict()["items"]
+        configs = [json.loads(one["spec"]["serveConfigV2"])["applications"][0]["args"] for one in found]
+        return [one["llm_configs"][0]["engine_kwargs"]["max_lora_rank"] for one in configs]
+
+    # One of a lower rank leaves those of a higher one their room.
+    for adapter, rank, room in ((served.adapter, 16, 16), ("maze-0123456789ab", 8, 16)):
+        site.start_serving(*at, api, replace(served, adapter=adapter, max_lora_rank=rank))
+        assert (annotations(), ranks()) == ([{"skypod/adapter": adapter}], [room])
+    with pytest.raises(
+        ConfigError, match=r"serves Base = 'models/base', and maze-.* needs 'other'"
+    ):
+        site.start_serving(*at, api, replace(served, base="other"))
+    services.delete(namespace=deployed.deployed.namespace, name=rayservice.NAME)
+    assert eventually(lambda: annotations() == [], 20)
+    site.start_serving(*at, api, replace(served, adapter="maze-0123456789ab"))
+    assert annotations() == [{"skypod/adapter": "maze-0123456789ab"}]
+    for _ in range(2):
+        site.stop_serving(*at)
+        assert annotations() == []
+    site.start_serving(*at, api, replace(served, base="other", max_lora_rank=8))
+    assert ranks() == [8]
+    site.stop_serving(*at)
 
 
 def test_a_cluster_that_is_late_says_which_nodes_are_missing_and_stays(deployed: Rehearsal):

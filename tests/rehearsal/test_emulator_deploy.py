@@ -15,7 +15,10 @@ from cdk_app import images, names, outputs, readback, residue, settings
 from rehearsal import deploy
 from rehearsal.aws.codebuild import NOT_EXECUTED
 from rehearsal.aws.process import EmulatedAws
+from serving.rollout.stack_parameters import StackParameters
 from stacks.environment import Environment
+from stacks.manifests import rayservice
+from stacks.names import KUBE_OBJECTS
 from tests.rehearsal.kube_api import KubeApi
 from tests.synth.conftest import ENDPOINT
 from training.errors import SubstrateError
@@ -184,6 +187,39 @@ def test_an_adapter_comes_by_a_parameter_and_stays_over_deploys(deployed: Deploy
         assert deployed.deploy(again)["unchanged"] == set(deployed.stacks)
     listed = session.client("sagemaker").list_inference_components()["InferenceComponents"]
     assert {one["InferenceComponentName"] for one in listed} == {f"{stack}-base", f"{stack}-{adapter}"}
+    assert deployed.checks() == []
+
+
+def test_the_ray_service_comes_and_goes_with_an_adapter(deployed: Deployment, original: list[str]):
+    named, session = names.of(deployed.environment, deployed.aws.account), deployed.aws.session()
+    stack, namespace = named.stack("serving"), deployed.environment.namespace
+    path = f"/apis/ray.io/v1/namespaces/{namespace}/rayservices/{rayservice.NAME}"
+    served = rayservice.Served(
+        adapter="maze-6c576434edc8",
+        base="models/qwen3-vl-8b",
+        model_id="maze",
+        image=f"{outputs.read(session, deployed.environment).serve_repository_uri}@sha256:{'0' * 64}",
+        max_lora_rank=64,
+        max_model_len=16384,
+    )
+    assert path not in deployed.kube.objects
+    given = list(original)
+    for name, value in served.parameters().items():
+        given += ["--parameters", f"{stack}:{name}={value}"]
+    assert deployed.deploy(given)["done"] == {stack}
+    assert deployed.deploy(original)["unchanged"] == set(deployed.stacks)
+    uri = f"s3://{named.artifacts_bucket}/adapters"
+    wanted = rayservice.build(deployed.environment, served, region=named.region, adapters_uri=uri)
+    assert deployed.kube.objects[path]["spec"] == wanted["spec"]
+
+    assert deployed.deploy([*original, "--parameters", f"{stack}:Adapter="])["done"] == {stack}
+    assert path not in deployed.kube.objects
+    second = "maze-0123456789ab"
+    parameters = StackParameters(session.client("cloudformation"), stack, KUBE_OBJECTS)
+    parameters.change(parameters.read(), {"Adapter": second})
+    assert deployed.kube.objects[path]["metadata"]["annotations"] == {"skypod/adapter": second}
+    assert deployed.kube.objects[path]["spec"] == wanted["spec"]
+    assert deployed.deploy(original)["unchanged"] == set(deployed.stacks)
     assert deployed.checks() == []
 
 

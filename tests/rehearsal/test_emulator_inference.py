@@ -14,9 +14,10 @@ from rehearsal.aws.process import EmulatedAws
 from serving import archive
 from serving.adapter import package
 from serving.base import Base
-from serving.rollout import stack_slots
+from serving.rollout import stack_parameters
 from serving.rollout.destination import wait
 from serving.rollout.sagemaker import SageMakerEndpoint, component
+from serving.rollout.stack_parameters import StackParameters
 from serving.rollout.stack_slots import StackSlots
 from stacks.names import ADAPTER_SLOT, BASE, INFERENCE_COMPONENT
 from tests.serving.artifacts import language_weights, write_export
@@ -63,8 +64,9 @@ def alone(template: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def destination(session: boto3.Session, monkeypatch) -> SageMakerEndpoint:
-    monkeypatch.setattr(stack_slots, "_POLL_S", 0.05)
-    slots = StackSlots(session.client("cloudformation"), STACK, ADAPTER_SLOT, INFERENCE_COMPONENT)
+    monkeypatch.setattr(stack_parameters, "_POLL_S", 0.05)
+    parameters = StackParameters(session.client("cloudformation"), STACK, INFERENCE_COMPONENT)
+    slots = StackSlots(parameters, ADAPTER_SLOT)
     s3 = session.client("s3")
     return SageMakerEndpoint(
         session, ENDPOINT, "maze", slots, lambda folder: archive.upload(folder, s3, "artifacts", "adapters")
@@ -178,7 +180,7 @@ def test_a_parameter_that_names_another_adapter_is_refused_by_the_emulator(sessi
     destination.load(first)
     archive.upload(second, session.client("s3"), "artifacts", "adapters")
     with pytest.raises(DataError, match="cannot be renamed"):
-        destination._slots._change(destination._slots._settled(), "Adapter1", second.name)
+        destination._slots._change(destination._slots._parameters.read(), "Adapter1", second.name)
     assert destination.loaded() == {first.name}
 
 

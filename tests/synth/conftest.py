@@ -57,6 +57,22 @@ def synthesize(environment: Environment) -> Synthesized:
     return Synthesized(environment, named, *templates.of(environment))
 
 
+def evaluate(value: Any, **parameters: str) -> Any:
+    """A value of the template for parameters; what another stack exports is its name."""
+    match value:
+        case {"Ref": name}:
+            return parameters.get(name, name)
+        case {"Fn::Join": [separator, parts]}:
+            return separator.join(evaluate(part, **parameters) for part in parts)
+        case {"Fn::ImportValue": _}:
+            return "artifacts"
+        case {"Fn::Equals": [one, other]}:
+            return evaluate(one, **parameters) == evaluate(other, **parameters)
+        case {"Fn::Not": [one]}:
+            return not evaluate(one, **parameters)
+    return value
+
+
 def everything_on() -> Environment:
     """The paper environment with every optional part on."""
     return settings.load(

@@ -8,7 +8,7 @@ import pytest
 from moto import mock_aws
 
 from cdk_app import names, outputs, settings
-from stacks.outputs import Outputs, output_key
+from stacks.outputs import Outputs, cloudformation_name
 from training.errors import SubstrateError
 
 PAPER = settings.load("paper")
@@ -30,7 +30,7 @@ def _deploy(session: boto3.Session, *, without: tuple[str, ...] = (), stacks=NAM
         if stack not in stacks:
             continue
         found = {
-            output_key(field.name): {"Value": field.name}
+            cloudformation_name(field.name): {"Value": field.name}
             for field in fields(Outputs)
             if field.metadata.get("stack") == part and field.name not in without
         }

@@ -8,7 +8,7 @@ import yaml
 
 from cdk_app.names import NO_ACCOUNT
 from stacks.names import PARTS, Names
-from stacks.outputs import Outputs, output_key
+from stacks.outputs import Outputs, cloudformation_name
 from tests.synth.conftest import Synthesized
 from training.metrics import METRICS
 
@@ -21,7 +21,7 @@ def test_every_output_of_the_contract_is_in_its_stack(everything: Synthesized):
     for field in fields(Outputs):
         part = field.metadata.get("stack")
         if part:
-            assert output_key(field.name) in everything.templates[part]["Outputs"], field.name
+            assert cloudformation_name(field.name) in everything.templates[part]["Outputs"], field.name
 
 
 def test_the_instance_groups_are_those_of_the_settings(paper: Synthesized):
@@ -133,7 +133,8 @@ def test_repositories_are_immutable_scanned_and_emptied(paper: Synthesized):
 
 def test_kubernetes_objects_keep_their_types(paper: Synthesized):
     """CloudFormation makes strings of numbers and booleans, so manifests travel as text."""
-    manifests = paper.one("Custom::KubeObjects")["Properties"]["Manifests"]
+    (objects,) = [one for part, _, one in paper.resources("Custom::KubeObjects") if part == "operators"]
+    manifests = objects["Properties"]["Manifests"]
     literal = "".join(p if isinstance(p, str) else "token" for p in manifests["Fn::Join"][1])
     objects = json.loads(literal)
     kinds = [manifest["kind"] for manifest in objects]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from stacks.names import KUBE_OBJECTS
 from tests.synth.conftest import ROOT, Synthesized
 
 # Types that CloudFormation cannot tag, or that have no cost of their own and no tags in CDK.
@@ -189,8 +190,8 @@ def test_a_quota_holds_the_whole_ray_cluster_with_its_head(everything: Synthesiz
 
 def test_a_teams_namespace_is_left_to_its_quota(paper: Synthesized, everything: Synthesized):
     def kinds(environment: Synthesized) -> list[str]:
-        manifests = environment.one("Custom::KubeObjects")["Properties"]["Manifests"]
-        return [manifest["kind"] for manifest in json.loads(_text(manifests))]
+        (objects,) = [one for part, _, one in environment.resources(KUBE_OBJECTS) if part == "operators"]
+        return [manifest["kind"] for manifest in json.loads(_text(objects["Properties"]["Manifests"]))]
 
     assert "Namespace" in kinds(paper)
     assert "Namespace" not in kinds(everything)

@@ -14,10 +14,11 @@ from botocore.credentials import Credentials
 from botocore.stub import Stubber
 
 from serving import aliases
-from serving.rollout import sagemaker, stack_slots
+from serving.rollout import sagemaker, stack_parameters
 from serving.rollout.promote import promote
 from serving.rollout.rollback import roll_back
 from serving.rollout.sagemaker import SageMakerEndpoint, component
+from serving.rollout.stack_parameters import StackParameters
 from serving.rollout.stack_slots import StackSlots
 from serving.rollout.traffic import Questioning
 from serving.signing import COMPONENT_HEADER
@@ -144,12 +145,12 @@ def test_without_credentials_nothing_can_be_signed(components, engine):
 
 @pytest.fixture
 def stack(monkeypatch):
-    monkeypatch.setattr(stack_slots, "_POLL_S", 0.01)
+    monkeypatch.setattr(stack_parameters, "_POLL_S", 0.01)
     client = boto3.client(
         "cloudformation", region_name="us-west-2", aws_access_key_id="a", aws_secret_access_key="s"
     )
     with Stubber(client) as stub:
-        yield StackSlots(client, STACK, ADAPTER_SLOT, INFERENCE_COMPONENT), stub
+        yield StackSlots(StackParameters(client, STACK, INFERENCE_COMPONENT), ADAPTER_SLOT), stub
         stub.assert_no_pending_responses()
 
 
@@ -252,7 +253,7 @@ def test_a_refusal_of_aws_is_told(stack):
 
 def test_a_stack_that_never_settles_is_told(stack, monkeypatch):
     slots, stub = stack
-    monkeypatch.setattr(stack_slots, "_UPDATED_S", 0.0)
+    monkeypatch.setattr(stack_parameters, "_UPDATED_S", 0.0)
     is_in(stub, "UPDATE_IN_PROGRESS", "")
     with pytest.raises(SubstrateError, match="UPDATE_IN_PROGRESS"):
         slots.fill("one")
