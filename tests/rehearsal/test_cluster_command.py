@@ -118,9 +118,7 @@ def test_the_ray_service_comes_goes_and_changes_by_its_stack(deployed: Rehearsal
     for adapter, rank, room in ((served.adapter, 16, 16), ("maze-0123456789ab", 8, 16)):
         site.start_serving(*at, api, replace(served, adapter=adapter, max_lora_rank=rank))
         assert (annotations(), ranks()) == ([{"skypod/adapter": adapter}], [room])
-    with pytest.raises(
-        ConfigError, match=r"serves Base = 'models/base', and maze-.* needs 'other'"
-    ):
+    with pytest.raises(ConfigError, match=r"serves Base = 'models/base', and maze-.* needs 'other'"):
         site.start_serving(*at, api, replace(served, base="other"))
     services.delete(namespace=deployed.deployed.namespace, name=rayservice.NAME)
     assert eventually(lambda: annotations() == [], 20)

@@ -1,6 +1,6 @@
 """What the gateway costs, and what it does under load: the same requests to the engine itself and through it.
 
-    python -m tests.serving.gateway.load [--engine vllm|scripted] [--tokens 1-31] [--seconds 24] [--out FILE]
+    python -m tests.serving.gateway.load [--engine vllm|scripted] [--tokens 1-31] [--out FILE]
 
 Starts the engine and the gateway on loopback, both in processes of their own, and asks in a closed loop at
 each concurrency. Direct and gateway rounds alternate, so that a change of the machine's load meets both. Each
@@ -242,10 +242,10 @@ async def running_gateway(
 
 
 @contextmanager
-def scripted(folder: Path) -> Iterator[tuple[str, str]]:
-    """An engine that answers at once: what remains is the gateway itself."""
+def scripted(token_s: float) -> Iterator[tuple[str, str]]:
+    """An engine that only waits, as long as its tokens take: what remains is the gateway itself."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=_script, args=(theirs,), daemon=True)
+    process = multiprocessing.Process(target=_script, args=(theirs, token_s), daemon=True)
     process.start()
     try:
         yield f"http://127.0.0.1:{ours.recv()}", LIVE
@@ -254,9 +254,10 @@ def scripted(folder: Path) -> Iterator[tuple[str, str]]:
         process.join()
 
 
-def _script(connection: Any) -> None:
+def _script(connection: Any, token_s: float) -> None:
     async def run() -> None:
         engine = ScriptedEngine("maze", f"maze:{LIVE}")
+        engine.token_s = token_s
         await engine.start()
         connection.send(engine.port)
         await asyncio.Event().wait()
@@ -292,8 +293,9 @@ def vllm(folder: Path) -> Iterator[tuple[str, str]]:
 @click.option("--seconds", type=float, default=24.0, help="Per concurrency and side.")
 @click.option("--images", type=int, default=4)
 @click.option("--tokens", default="4", help="Of each answer, or the least and the most: 1-31.")
+@click.option("--token-ms", default=0.0, help="What the scripted engine takes for a token, without any CPU.")
 @click.option("--out", type=click.Path(path_type=Path), default=None)
-def main(engine: str, seconds: float, images: int, tokens: str, out: Path | None) -> None:
+def main(engine: str, seconds: float, images: int, tokens: str, token_ms: float, out: Path | None) -> None:
     """Measure, print one JSON line per concurrency, and write all of it to --out."""
 
     async def run(folder: Path, url: str, live: str) -> list[dict[str, Any]]:
@@ -306,13 +308,14 @@ def main(engine: str, seconds: float, images: int, tokens: str, out: Path | None
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with {"vllm": vllm, "scripted": scripted}[engine](folder) as (url, live):
+        with vllm(folder) if engine == "vllm" else scripted(token_ms / 1000) as (url, live):
             rows = asyncio.run(run(folder, url, live))
     found = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine,
         "images": images,
         "tokens": tokens,
+        "token_ms": token_ms,
         "cpus": os.cpu_count(),
         "machine": platform.platform(),
         "load_before": load_before,
