@@ -120,6 +120,7 @@ def promote(
     from serving.rollout.promote import promote as bring
     from serving.rollout.rules import Rules
     from training import lineage
+    from training.recipe import Recipe
 
     run = promotable.find(run_or_adapter, runs)
     recipe = lineage.read_recipe(run)
@@ -127,7 +128,11 @@ def promote(
     one = promotable.candidate(
         run, shared / recipe.policy.base_model, where.state / "adapters", split, Limits(max_rank=max_rank)
     )
-    record = bring(site.open_site(where, rules, one.questions, lambda: recipe), one)
+
+    def recipe_of(adapter: str) -> Recipe:
+        return recipe if adapter == one.name else site.recipe_of(where.state, adapter)
+
+    record = bring(site.open_site(where, rules, one.questions, recipe_of), one)
     click.echo(f"{one.name} is live; {record.before.live or 'the base'} answered before")
 
 

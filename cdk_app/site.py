@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 from botocore.exceptions import BotoCoreError, ClientError
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 from cdk_app import cluster, images, kube, names, outputs, settings
 from serving import archive, manifest
@@ -22,7 +24,7 @@ from serving.rollout.destination import Destination, RayService, Vllm
 from serving.rollout.rules import Rules
 from serving.rollout.sagemaker import SageMakerEndpoint
 from serving.rollout.site import Site
-from serving.rollout.stack_parameters import StackParameters
+from serving.rollout.stack_parameters import RolledBackError, StackParameters
 from serving.rollout.stack_slots import StackSlots
 from serving.rollout.traffic import GatewayTraffic, Questioning, Traffic
 from stacks.environment import Environment
@@ -40,9 +42,11 @@ SERVED_S = 1800.0
 NOTHING_SERVED = {"Adapter": ""}
 
 
-def open_site(where: Where, rules: Rules, questions: Questions | None, recipe: Callable[[], Recipe]) -> Site:
+def open_site(
+    where: Where, rules: Rules, questions: Questions | None, recipe: Callable[[str], Recipe]
+) -> Site:
     """The site that a command's options name. `questions` compare live and canary where there is no gateway;
-    `recipe` says how a RayService serves its base, and is asked when one is to be applied."""
+    `recipe` is the one that an adapter was trained by, and is asked when a RayService is to serve it."""
     environment = settings.load(where.environment)
     session = boto3.Session(region_name=environment.region)
 
@@ -98,11 +102,11 @@ def registry_of(
     )
 
 
-def recipe_of(state: Path) -> Recipe:
-    """The recipe of the run that was promoted last."""
-    last = record.newest(state)
+def recipe_of(state: Path, adapter: str) -> Recipe:
+    """The recipe of the run that an adapter was promoted from."""
+    last = record.newest(state, adapter)
     if last is None:
-        raise ConfigError("nothing says which base to serve", "promote a run first")
+        raise ConfigError(f"nothing says which base {adapter} needs", "promote its run")
     return lineage.read_recipe(Path(last.run))
 
 
@@ -160,29 +164,46 @@ def ray_service(
     session: boto3.Session,
     environment: Environment,
     deployed: Outputs,
-    recipe: Callable[[], Recipe],
+    recipe: Callable[[str], Recipe],
     *,
     model_id: str,
     tell: Callable[[str], None],
 ) -> RayService:
     """The environment's RayService, which its stack makes for the first adapter that it has to load."""
-    api = kube.connect(session, deployed.eks_cluster_name)
+    connect = cache(lambda: kube.connect(session, deployed.eks_cluster_name))
 
-    def serve(folder: Path) -> str:
-        served, adapter = recipe(), manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
+    def address() -> str:
+        with _answering():
+            return _address(connect(), deployed.namespace)
+
+    def serve(folder: Path) -> None:
+        adapter = manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
+        by = recipe(adapter.name)
         wanted = rayservice.Served(
             adapter=adapter.name,
-            base=served.policy.base_model,
+            base=by.policy.base_model,
             model_id=model_id,
             image=images.require(session, deployed, "serve"),
-            max_lora_rank=served.policy.lora_rank,
-            max_model_len=served.rollout.max_model_len_tokens,
+            max_lora_rank=adapter.rank,
+            max_model_len=by.rollout.max_model_len_tokens,
         )
         tell(f"its stack is told to serve {adapter.name}")
-        start_serving(session, environment, deployed, api, wanted)
-        return cluster.served(api, deployed.namespace, rayservice.NAME, SERVED_S, tell).url
+        with _answering():
+            start_serving(session, environment, deployed, connect(), wanted)
+            cluster.served(connect(), deployed.namespace, rayservice.NAME, SERVED_S, tell)
 
-    return RayService(model_id, _address(api, deployed.namespace), serve)
+    return RayService(model_id, address, serve)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """SubstrateError for all that AWS's and Kubernetes' clients raise."""
+    try:
+        yield
+    except (BotoCoreError, ClientError, ApiException, HTTPError) as error:
+        raise SubstrateError(
+            f"the cluster of the RayService cannot be asked: {error}", "see the credentials and the network"
+        ) from error
 
 
 def start_serving(
@@ -194,25 +215,31 @@ def start_serving(
 ) -> None:
     """Have the stack apply the RayService, also when somebody deleted it beside the stack.
 
-    Adapters that are served already stay within its bounds. Raises ConfigError for another base than theirs.
+    It stays large enough for what it served of the same base. Raises ConfigError for another base than that
+    of an adapter that is served, and for what Kubernetes refuses.
     """
     parameters = _parameters(session, environment, deployed, "serving")
     current, values = parameters.read(), wanted.parameters()
-    if current.get("Adapter"):
-        for name in ("Base", "ModelId"):
-            if current[name] != values[name]:
-                raise ConfigError(
-                    f"{parameters.stack} serves {name} = {current[name]!r}, and {wanted.adapter} needs "
-                    f"{values[name]!r}",
-                    "what is live there would be lost: use another environment, or end its service first "
-                    "by a deploy with an empty Adapter (docs/reference/stacks.md)",
-                )
-        for name in ("MaxLoraRank", "MaxModelLen"):
-            values[name] = str(max(int(current[name]), int(values[name])))
-    if not cluster.service_exists(api, deployed.namespace, rayservice.NAME):
-        parameters.change(current, NOTHING_SERVED)
-        current |= NOTHING_SERVED
-    parameters.change(current, values)
+    for name in ("Base", "ModelId"):
+        if current.get("Adapter") and current[name] != values[name]:
+            raise ConfigError(
+                f"{parameters.stack} serves {name} = {current[name]!r}, and {wanted.adapter} needs "
+                f"{values[name]!r}",
+                "use another environment; or, where nothing is live, end the service first by a deploy "
+                "with an empty Adapter (docs/reference/stacks.md)",
+            )
+    bounds = {name: int(values[name]) for name in ("MaxLoraRank", "MaxModelLen")}
+    if current.get("Base") == values["Base"]:
+        bounds = {name: max(bound, int(float(current[name]))) for name, bound in bounds.items()}
+    bounds["MaxLoraRank"] = next(rank for rank in rayservice.LORA_RANKS if rank >= bounds["MaxLoraRank"])
+    values |= {name: str(bound) for name, bound in bounds.items()}
+    try:
+        if not cluster.service_exists(api, deployed.namespace, rayservice.NAME):
+            parameters.change(current, NOTHING_SERVED)
+            current |= NOTHING_SERVED
+        parameters.change(current, values)
+    except RolledBackError as error:
+        raise ConfigError(error.problem, error.remedy) from error
 
 
 def stop_serving(session: boto3.Session, environment: Environment, deployed: Outputs) -> None:

@@ -259,7 +259,7 @@ def promote_adapter(r: Rehearsal, stage: Stage) -> None:
         r.session,
         r.environment,
         r.deployed,
-        lambda: r.recipe,
+        lambda adapter: r.recipe,
         model_id=MODEL_ID,
         tell=stage.update,
     )

@@ -1,5 +1,7 @@
 """The RayService on the cluster, what its pods may do, and who may promote to it."""
 
+from typing import Any
+
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
@@ -89,11 +91,7 @@ class ServingStack(SkypodStack):
             "model_id": (_WORD, "maze", "What requests call the base"),
             "image": (f"({PINNED})?", "", "The serve image by its digest, as `skypod images` lists it"),
         }
-        numbers = {
-            "max_lora_rank": (32, "The largest rank of an adapter"),
-            "max_model_len": (8192, "The longest request and answer, in tokens"),
-        }
-        values = {
+        values: dict[str, Any] = {
             field: cdk.CfnParameter(
                 self,
                 cloudformation_name(field),
@@ -102,17 +100,23 @@ class ServingStack(SkypodStack):
                 description=meaning,
             ).value_as_string
             for field, (pattern, default, meaning) in text.items()
-        } | {
-            field: cdk.CfnParameter(
-                self,
-                cloudformation_name(field),
-                type="Number",
-                min_value=1,
-                default=default,
-                description=meaning,
-            ).value_as_number
-            for field, (default, meaning) in numbers.items()
         }
+        values["max_lora_rank"] = cdk.CfnParameter(
+            self,
+            cloudformation_name("max_lora_rank"),
+            type="Number",
+            allowed_values=[str(rank) for rank in rayservice.LORA_RANKS],
+            default=32,
+            description="The largest rank of an adapter",
+        ).value_as_number
+        values["max_model_len"] = cdk.CfnParameter(
+            self,
+            cloudformation_name("max_model_len"),
+            type="Number",
+            min_value=1,
+            default=8192,
+            description="The longest request and answer, in tokens",
+        ).value_as_number
         named = {
             field: cdk.Fn.condition_not(cdk.Fn.condition_equals(values[field], ""))
             for field in ("adapter", "base", "image")

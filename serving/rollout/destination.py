@@ -15,19 +15,22 @@ from training.errors import ConfigError, DataError, SubstrateError
 
 _LOAD_S = 120.0
 _POLL_S = 0.1
+_SERVICE_POLL_S = 1.0
 _AT_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{.*\})? (\S+)$", re.M)
 _ADAPTERS = re.compile(r"^vllm:lora_requests_info\{(.*)\} (\S+)$", re.M)
 
 
 class Destination(Protocol):
-    """`url` is the engine's address, as `serving.endpoint` takes it, `model_id` its name for the base;
-    adapters are named as in adapter.json.
+    """`model_id` is the engine's name for the base; adapters are named as in adapter.json.
 
     SubstrateError where the engine does not answer.
     """
 
-    url: str
     model_id: str
+
+    @property
+    def url(self) -> str:
+        """The engine's address at the moment, as `serving.endpoint` takes it; "" while there is no engine."""
 
     def access(self, name: str | None) -> str | httpx.Auth | None:
         """An API key, or what signs requests to an adapter, or to the base (None)."""
@@ -124,41 +127,64 @@ class Vllm:
 class RayService:
     """A RayService whose replicas fetch adapters by name from S3 on first use, and forget the oldest.
 
-    `url` is "" while there is none. `serve` has the service's stack serve a packaged adapter that lies in S3,
-    waits until it does, and returns its URL. Unloading is the replicas' own business.
+    `address` tells its URL at the moment, "" while there is none. `serve` has the service's stack serve a
+    packaged adapter that lies in S3, and waits until the service is ready. Unloading is the replicas' own
+    business. Ray Serve lists every adapter that lies in S3, so it is no sign that the stack knows of one.
     """
 
-    def __init__(self, model_id: str, url: str, serve: Callable[[Path], str], timeout_s: float = 240.0):
-        self.model_id, self.url = model_id, url
-        self._serve = serve
+    def __init__(
+        self,
+        model_id: str,
+        address: Callable[[], str],
+        serve: Callable[[Path], None],
+        timeout_s: float = 240.0,
+    ):
+        self.model_id = model_id
+        self._address, self._serve = address, serve
         self._timeout_s = timeout_s
+
+    @property
+    def url(self) -> str:
+        return self._address()
 
     def access(self, name: str | None) -> None:
         return None
 
     def load(self, folder: Path) -> None:
-        if folder.name not in self.loaded():
-            self.url = self._serve(folder)
-        name = served_name(self.model_id, folder.name)
-        Endpoint(self.url).wait_until_served([self.model_id, name], self._timeout_s)
+        self._serve(folder)
+        trouble = ""
+
+        def there() -> bool:
+            nonlocal trouble
+            try:
+                return folder.name in self.loaded()
+            except SubstrateError as error:  # it moves from one address to another
+                trouble = error.problem
+                return False
+
+        if not wait(there, self._timeout_s, _SERVICE_POLL_S):
+            raise SubstrateError(
+                f"{folder.name} is not served after {self._timeout_s:g} s{trouble and f': {trouble}'}",
+                "see the replicas' logs",
+            )
 
     def unload(self, name: str) -> None:
         pass
 
     def loaded(self) -> set[str]:
-        prefix = f"{self.model_id}:"
-        names = Endpoint(self.url).models() if self.url else ()
+        prefix, url = f"{self.model_id}:", self.url
+        names = Endpoint(url).models() if url else ()
         return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
     def drain(self, name: str, timeout_s: float) -> bool:
         return True
 
 
-def wait(until: Callable[[], bool], timeout_s: float) -> bool:
+def wait(until: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> bool:
     """Whether `until` came true within the time; it is asked at least once."""
     deadline, pause = monotonic() + timeout_s, threading.Event()
     while not until():
         if monotonic() > deadline:
             return False
-        pause.wait(_POLL_S)
+        pause.wait(poll_s)
     return True

@@ -99,6 +99,7 @@ class _Promotion:
             _, contents = manifest.read_folder(one.folder, one.limits.max_bytes)
             manifest.write_folder(place, contents)
         adapter = adapters.validate(place, one.base, one.limits)
+        self._require_same_base(adapter.base_digest)
         return {"digest": adapter.digest, "base": adapter.base_digest, "rank": adapter.rank}
 
     def _register(self) -> dict[str, Any]:
@@ -168,6 +169,15 @@ class _Promotion:
                 raise ConfigError(
                     f"the promotion of {self.name} that was cut off played other tasks than these",
                     "go on with the --split that it began with, or end it: `skypod rollback`",
+                )
+
+    def _require_same_base(self, digest: str) -> None:
+        """An engine has one base: that of what the aliases name."""
+        for other in sorted(self.record.known.names - {self.name}):
+            if self.site.base_of(other) != digest:
+                raise ConfigError(
+                    f"{self.name} is of another base than {other}, which the same engine serves",
+                    "give it a place of its own: another environment, and another --state",
                 )
 
     def _open(self) -> Record:

@@ -84,7 +84,7 @@ def begin(
 
 def read_all(state: Path) -> list[Record]:
     """All records, the oldest first; DataError for one that cannot be read."""
-    return sorted(_read_all(state), key=lambda one: one.id)
+    return sorted(_read_all(state), key=lambda one: (one.number, one.id))
 
 
 def newest(state: Path, adapter: str | None = None) -> Record | None:

@@ -37,7 +37,9 @@ def roll_back(
                 f"{taking} was taken back, but not by this rollback: {gone or BASE} is in its place",
                 "look at `skypod adapters`, and roll back again if that shall go, too",
             )
-        _load(site, target["live"], needed=target["live"] != current.live)
+        up = bool(site.destination.url)
+        if up:  # What brings up a whole engine takes longer than a rollback may.
+            _load(site, target["live"], needed=target["live"] != current.live)
         try:
             changed = files.change(site.aliases, current, **target)
             break
@@ -49,6 +51,8 @@ def roll_back(
         replace(last, failing=reason, outcome=ROLLED_BACK).save(site.state)
     record = records.begin(site.state, ROLL_BACK, gone, last.run if last else "", current)
     record = replace(record, known=changed, failing=reason, outcome=ROLLED_BACK).save(site.state)
+    if not up:
+        _load(site, changed.live, needed=False)
     site.publish(changed, next(name for name in (gone, changed.live) if name))
     _tell_doubts(site, changed)
     try:

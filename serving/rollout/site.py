@@ -91,15 +91,16 @@ class Site:
         """Let the registry show the aliases, in the group of an adapter's base. The file is what counts, so a
         registry that does not answer stops nothing."""
         try:
-            self.registry.point(self._base_of(of), aliases)
+            self.registry.point(self.base_of(of), aliases)
         except SkypodError as error:
             self.tell(f"the registry does not show the aliases yet: {error}")
 
     def require_approved(self, name: str) -> None:
         """DataError unless the registry lets an adapter of ours be served."""
-        self.registry.require_approved(self._base_of(name), name)
+        self.registry.require_approved(self.base_of(name), name)
 
-    def _base_of(self, name: str) -> str:
+    def base_of(self, name: str) -> str:
+        """The digest of the base that an adapter was trained on."""
         path = self.folder(name) / manifest.MANIFEST
         try:
             return manifest.parse(path.read_bytes(), str(path)).base_digest

@@ -10,7 +10,7 @@ from serving.rollout.candidate import Questions
 from serving.rollout.record import Record
 from serving.rollout.rollback import BASE, roll_back
 from serving.rollout.site import Site
-from training.errors import ConfigError, SkypodError, SubstrateError
+from training.errors import ConfigError, DataError, SkypodError, SubstrateError
 
 
 def watch(
@@ -30,7 +30,11 @@ def watch(
 
 def look(site: Site, questions: Callable[[str], Questions]) -> Record | None:
     """One look: the record of a rollback if the live adapter failed its probe."""
-    aliases = files.read(site.aliases)
+    try:
+        aliases = files.read(site.aliases)
+    except SkypodError as error:
+        site.tell(f"nothing was probed: {error.problem}")
+        return None
     if aliases.live is None:
         site.tell("nothing is live")
         return None
@@ -46,6 +50,9 @@ def look(site: Site, questions: Callable[[str], Questions]) -> Record | None:
         failures = "; ".join(found.failures)
     except SubstrateError as error:
         site.tell(f"no answer: {error.problem}")
+        return None
+    except DataError as error:  # the questions are at fault
+        site.tell(f"{aliases.live} was not probed: {error.problem}")
         return None
     except ConfigError as error:
         failures = error.problem

@@ -22,6 +22,8 @@ from stacks.workloads import Serving
 
 NAME = "skypod-serve"
 ADAPTER_ANNOTATION = "skypod/adapter"
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes for max_lora_rank."""
 _API_ACCESS = "api-access"
 _API_ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 

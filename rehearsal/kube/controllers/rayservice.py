@@ -42,7 +42,8 @@ class _State:
     last_failure: str = ""
     look_at: float = 0.0
     plan: tuple[str, list[str]] | None = None
-    generation: int = 0
+    asked: tuple[int, str] = (0, "")
+    """The generation, and the adapter that is promised: another one changes no specification."""
     blocks: dict[str, range] = field(default_factory=dict)
 
 
@@ -87,13 +88,9 @@ class RayServices:
         for name in set(state.blocks) - {pod["metadata"]["name"] for pod in pods}:
             self._ports.release(state.blocks.pop(name))
         pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        if state.generation != service["metadata"]["generation"]:
-            state.generation, state.plan, state.failures, state.retry_at = (
-                service["metadata"]["generation"],
-                None,
-                0,
-                0.0,
-            )
+        asked = service["metadata"]["generation"], _promised(service)
+        if state.asked != asked:
+            state.asked, state.plan, state.failures, state.retry_at = asked, None, 0, 0.0
         try:
             application, config = vllm.llm_config(service)
             content, command = self._plan(service, state, config)
@@ -130,7 +127,7 @@ class RayServices:
             raise adapters.AdapterError(state.last_failure)
         found: list[adapters.LocalAdapter] = []
         uri = (config.get("lora_config") or {}).get("dynamic_lora_loading_path")
-        promised = (service["metadata"].get("annotations") or {}).get(ADAPTER_ANNOTATION)
+        promised = _promised(service)
         try:
             if uri:
                 self._adapters_dir.mkdir(parents=True, exist_ok=True)
@@ -271,6 +268,10 @@ class RayServices:
         status["lastUpdateTime"] = now()
         metadata = service["metadata"]
         self._access.set_status("RayService", metadata["namespace"], metadata["name"], status)
+
+
+def _promised(service: Object) -> str:
+    return (service["metadata"].get("annotations") or {}).get(ADAPTER_ANNOTATION, "")
 
 
 def _template(service: Object) -> Object:

@@ -55,19 +55,28 @@ def test_an_adapter_is_drained_when_the_engine_no_longer_works_on_it(engine, fol
     assert destination.drain(folder.name, 0)
 
 
-def test_a_ray_service_is_applied_only_for_an_adapter_that_it_does_not_serve(engine, folder):
-    applied = []
+def test_a_ray_services_stack_hears_of_every_adapter_and_is_followed_to_its_address(engine, folder):
+    """Ray Serve lists what lies in S3 before anybody asked for it."""
+    told, address = [], ""
 
     def serve(wanted):
-        applied.append(wanted.name)
-        engine.load({"lora_name": f"{MODEL_ID}:{wanted.name}", "lora_path": str(wanted)})
-        return engine.url
+        nonlocal address
+        told.append(wanted.name)
+        address = engine.url
 
-    destination = RayService(MODEL_ID, "", serve, timeout_s=5)
-    assert destination.loaded() == set()
+    destination = RayService(MODEL_ID, lambda: address, serve, timeout_s=5)
+    assert (destination.url, destination.loaded()) == ("", set())
+    engine.load({"lora_name": f"{MODEL_ID}:{folder.name}", "lora_path": str(folder)})
     for _ in range(2):
         destination.load(folder)
-    assert (destination.url, applied, destination.loaded()) == (engine.url, [folder.name], {folder.name})
+    assert (destination.url, told, destination.loaded()) == (engine.url, [folder.name] * 2, {folder.name})
+
+
+def test_an_adapter_that_the_service_does_not_list_is_told_with_the_last_trouble(engine, folder):
+    addresses = iter(["http://127.0.0.1:9", engine.url])
+    destination = RayService(MODEL_ID, lambda: next(addresses, engine.url), lambda folder: None, timeout_s=0)
+    with pytest.raises(SubstrateError, match=rf"{folder.name} is not served after 0 s: http://127.0.0.1:9"):
+        destination.load(folder)
 
 
 def seen(requests=100, errors=0, p95=(0.1, 0.25)):
