@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from cdk_app import gate, settings
-from rehearsal import stages
+from rehearsal import stages, substrate
 from rehearsal.session import Order, Session, begun, run_name
 from rehearsal.stages import Rehearsal
 from training import report
@@ -94,13 +94,14 @@ def _perform(session: Session, console: Console, keep: bool) -> float:
 def _keep(r: Rehearsal, console: Console) -> float:
     """Wait with everything up; returns for how many seconds."""
     env = r.substrate.aws.env
+    substrate.tell_shell(r.folders.shell, {"SKYPOD_SERVING": str(r.serving_state.resolve())})
     lines = (
         f"\nAWS         {env['AWS_ENDPOINT_URL']}  (access key id {env['AWS_ACCESS_KEY_ID']})",
         f"Kubernetes  {r.substrate.kube.endpoint}",
         f"Ray         {r.ray.url}  (token authentication)",
         f"OpenAI API  {r.serving.destination.url}/v1  models {stages.MODEL_ID}, {r.served_model}",
-        f"Adapters    skypod adapters --state {r.serving_state}",
-        f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status",
+        f"Adapters    {r.serving_state}",
+        f". {r.folders.shell}  points a shell at it: aws, cdk, skypod train status, skypod adapters",
         "Ctrl-C here, or `make stop` elsewhere, destroys all of it.\n",
     )
     for line in lines:

@@ -124,14 +124,16 @@ def running(folders: Folders, environment: Environment, crds_dir: Path | None) -
         kube.start()
         stack.callback(aws.stop)
         aws.start()
-        _write_shell(folders.shell, {**aws.env, "SKYPOD_ENTRYPOINT": DRIVER})
+        folders.shell.unlink(missing_ok=True)
+        tell_shell(folders.shell, {**aws.env, "SKYPOD_ENTRYPOINT": DRIVER})
         stack.callback(folders.shell.unlink, missing_ok=True)
         yield Substrate(aws, kube)
 
 
-def _write_shell(path: Path, env: dict[str, str]) -> None:
-    """What a shell needs so that aws, cdk, kubectl's token and `skypod train` reach this rehearsal."""
-    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()))
+def tell_shell(path: Path, env: dict[str, str]) -> None:
+    """Add what a shell needs so that aws, cdk, kubectl's token and our own commands reach this rehearsal."""
+    with path.open("a") as file:
+        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
 def _runs(pid: int) -> bool:

@@ -106,7 +106,7 @@ class ServingStack(SkypodStack):
             cloudformation_name("max_lora_rank"),
             type="Number",
             allowed_values=[str(rank) for rank in rayservice.LORA_RANKS],
-            default=32,
+            default="32",
             description="The largest rank of an adapter",
         ).value_as_number
         values["max_model_len"] = cdk.CfnParameter(
@@ -114,7 +114,7 @@ class ServingStack(SkypodStack):
             cloudformation_name("max_model_len"),
             type="Number",
             min_value=1,
-            default=8192,
+            default="8192",
             description="The longest request and answer, in tokens",
         ).value_as_number
         named = {

@@ -32,7 +32,7 @@ class Rules:
     def __post_init__(self) -> None:
         wrong = [
             f"{name} = {getattr(self, name)}"
-            for name in ("share", "alpha", "lost_share", "more_errors")
+            for name in ("alpha", "lost_share", "more_errors")
             if not 0 <= getattr(self, name) <= 1
         ]
         wrong += [
@@ -40,9 +40,13 @@ class Rules:
             for name in ("period_s", "slower", "slower_s", "drain_s")
             if not 0 <= getattr(self, name) < math.inf
         ]
-        if not self.share or self.requests < 1 or wrong:
+        if not 0 < self.share <= 1:
+            wrong.append(f"share = {self.share}")
+        if self.requests < 1:
+            wrong.append(f"requests = {self.requests}")
+        if wrong:
             raise ConfigError(
-                f"no canary under share = {self.share}, requests = {self.requests} {', '.join(wrong)}",
+                f"no canary under {', '.join(wrong)}",
                 "shares are in [0, 1], that of the canary is above 0; it answers at least 1 request; "
                 "times are seconds that end",
             )

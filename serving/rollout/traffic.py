@@ -102,12 +102,17 @@ class GatewayTraffic:
 
     def _get(self, path: str, **options: Any) -> httpx.Response:
         try:
-            return self._http.get(path, **options).raise_for_status()
+            answer = self._http.get(path, **options)
         except httpx.HTTPError as error:
             raise SubstrateError(
-                f"the gateway's {self._http.base_url}{path} does not answer ({error})",
-                "is the gateway up, and may the key control it?",
+                f"the gateway's {self._http.base_url}{path} does not answer ({error})", "is the gateway up?"
             ) from error
+        if answer.is_success:
+            return answer
+        raise SubstrateError(
+            f"the gateway's {self._http.base_url}{path} refuses (status {answer.status_code})",
+            "is this its control port, and may the key control it?",
+        )
 
 
 @dataclass(frozen=True)
