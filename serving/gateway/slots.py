@@ -57,15 +57,14 @@ class Slots:
             raise Refusal(
                 503, "queue_full", f"{self._queue} requests wait already", "try again later", retry_after_s=2
             )
-        ticket = (base, asyncio.get_running_loop().create_future())
-        self._waiting.append(ticket)
+        given = asyncio.get_running_loop().create_future()
+        self._waiting.append((base, given))
         try:
             async with asyncio.timeout(self._wait_s):
-                await ticket[1]
+                await given
         except BaseException as error:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
-            else:  # The place came at the same moment as the end of the patience.
+            # The place may come at the same moment as the end of the patience.
+            if not given.cancel() and not given.cancelled():
                 self._running -= 1
             self._admit()
             if isinstance(error, TimeoutError):
@@ -74,6 +73,8 @@ class Slots:
             raise
 
     def _admit(self) -> None:
+        # Who gave up stays in the queue until its task gets to run.
+        self._waiting = deque(ticket for ticket in self._waiting if not ticket[1].done())
         if not self._running and not self._mixes and self._waiting:
             turn = self._waiting[0][0]
             self._waiting = deque(sorted(self._waiting, key=lambda ticket: ticket[0] != turn))

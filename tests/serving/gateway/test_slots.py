@@ -113,6 +113,23 @@ async def test_a_place_that_comes_with_the_cancellation_is_not_lost():
     assert crowd.entered[-1] == "c"
 
 
+@pytest.mark.parametrize("mixes", [False, True])
+async def test_who_leaves_passes_over_those_that_have_just_given_up(mixes):
+    crowd = Crowd(Slots(1, 10, 30, mixes))
+    for name in ("a", "B", "c", "D", "e"):
+        await crowd.come(name)
+    crowd._leave["a"].set()
+    # `a` runs before `B` and `D` take notice of their cancellation.
+    crowd.tasks["B"].cancel()
+    crowd.tasks["D"].cancel()
+    await settle()
+    assert crowd.tasks["a"].exception() is None
+    assert crowd.entered == ["a", "c"]
+    await crowd.leave("c", "e")
+    assert crowd.entered == ["a", "c", "e"]
+    assert (crowd.slots.waiting, crowd.slots._running) == (0, 0)
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_under_any_crowd_kinds_never_meet_and_all_get_their_turn(seed):
     draw = random.Random(seed)
