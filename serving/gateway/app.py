@@ -26,8 +26,11 @@ from serving.gateway.upstream import Answer, Engine, broken
 CHAT = "/v1/chat/completions"
 CONVERSATION = "X-Conversation-Id"
 ADAPTER, VARIANT, REQUEST_ID = "X-Skypod-Adapter", "X-Skypod-Variant", "X-Request-Id"
+_JSON, _EVENTS = "application/json", "text/event-stream"
 # Checking a larger body is left to a thread, lest the others wait for it.
 _LARGE_BYTES = 512 * 2**10
+# An engine that fails within a stream ends it properly. In JSON no text holds a bare line end.
+_ERROR_EVENT = b'\ndata: {"error"'
 
 
 class Gateway:
@@ -144,6 +147,8 @@ class Gateway:
                 asyncio.timeout(total_s),
                 self.engine.chat(chat.encode(route.served), record.request_id) as answer,
             ):
+                if not answer.first or answer.content_type != (_EVENTS if chat.stream else _JSON):
+                    raise broken()
                 record.first_byte_s = record.now()
                 if not chat.stream:
                     content = await self._whole(answer)
@@ -186,9 +191,13 @@ class Gateway:
         return bytes(content)
 
     async def _pass_on(self, answer: Answer, stream: web.StreamResponse, record: Record) -> None:
-        piece = answer.first
+        piece, seen = answer.first, b"\n"
         while piece:
             record.answer_bytes += len(piece)
+            seen += piece
+            if _ERROR_EVENT in seen:
+                record.outcome = "upstream_error"
+            seen = seen[-len(_ERROR_EVENT) :]
             await self._send(stream, piece)
             piece = await answer.rest.readany()
 

@@ -102,9 +102,9 @@ class Engine:
 
 
 def broken() -> Refusal:
-    """The engine ended an answer before its end."""
+    """The engine ended an answer before its end, or gave something else."""
     return Refusal(
-        502, "upstream_broke", "the engine broke off its answer", "try again later", retry_after_s=5
+        502, "upstream_broke", "the engine gave no whole answer", "try again later", retry_after_s=5
     )
 
 

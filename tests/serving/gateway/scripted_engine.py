@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+ERROR_EVENTS = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\ndata: [DONE]\n\n'
 Fault = Callable[[dict[str, Any]], int | str | None]
 
 
@@ -18,7 +19,8 @@ class ScriptedEngine:
     It takes `token_s` for each token that is asked for, and no CPU meanwhile.
 
     `fault(body)` may return a status, or hang up (no answer at all), break (the answer ends in its middle),
-    silence (an answer that never begins), flood (one that never ends).
+    silence (an answer that never begins), flood (one that never ends), empty (one of no bytes), foreign (that
+    of another server), and when it streams, fail (an error as an event), trickle (the same, byte by byte).
     """
 
     def __init__(self, *models: str):
@@ -99,6 +101,12 @@ class ScriptedEngine:
             return web.json_response(
                 {"error": {"message": f"The model `{body['model']}` does not exist."}}, status=404
             )
+        if fault == "empty":
+            return web.Response(
+                content_type="text/event-stream" if body.get("stream") else "application/json"
+            )
+        if fault == "foreign":
+            return web.Response(body=b"<html>maintenance</html>", content_type="text/html")
         text = f"{body['model']} heard {_last_text(body)}"
         choice = {"message": {"role": "assistant", "content": text}}
         if not body.get("stream"):
@@ -115,9 +123,17 @@ class ScriptedEngine:
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             if fault == "break":
                 request.transport.abort()
+            if fault in ("fail", "trickle"):
+                return await self._fail(response, len(ERROR_EVENTS) if fault == "fail" else 1)
             while fault == "flood":
                 await response.write(b": " + b"x" * 65536 + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _fail(self, response: web.StreamResponse, size: int) -> web.StreamResponse:
+        for start in range(0, len(ERROR_EVENTS), size):
+            await response.write(ERROR_EVENTS[start : start + size])
+            await asyncio.sleep(0)
         return response
 
     async def _endless(self, request: web.Request, content: bytes, fault: str) -> web.StreamResponse:

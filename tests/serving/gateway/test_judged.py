@@ -7,6 +7,7 @@ import pytest
 from serving.rollout.rules import Rules, Seen
 from serving.rollout.traffic import GatewayTraffic
 from tests.serving.gateway.conftest import CANARY, LIVE
+from tests.serving.gateway.scripted_engine import ERROR_EVENTS
 from tests.serving.gateway.test_gateway import kind
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +45,33 @@ async def test_what_a_client_asks_wrongly_counts_for_no_adapter(judged, engine, 
 async def test_what_the_engine_fails_at_counts_against_the_adapter(judged, engine):
     engine.fault = lambda body: 500
     assert kind(await judged.chat()) == (502, "upstream_error")
+    assert (await seen(judged))[1] == Seen(1, 1, None)
+
+
+@pytest.mark.parametrize("fault", ["fail", "trickle"])
+async def test_an_error_within_a_stream_counts_against_the_adapter_and_reaches_the_client(
+    judged, engine, fault
+):
+    engine.fault = lambda body: fault
+    answer = await judged.chat(stream=True)
+    assert answer.status_code == 200
+    assert answer.content.endswith(b"\n\n" + ERROR_EVENTS)
+    assert await judged.metric("skypod_gateway_requests_total", adapter=CANARY, outcome="upstream_error") == 1
+    assert (await seen(judged))[1] == Seen(1, 1, None)
+
+
+async def test_words_like_an_error_are_an_answer(judged):
+    answer = await judged.chat('\ndata: {"error"', stream=True)
+    assert "error" in answer.text
+    _, canary = await seen(judged)
+    assert (canary.requests, canary.errors) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["empty", "foreign"])
+async def test_what_is_no_answer_counts_against_the_adapter(judged, engine, fault, stream):
+    engine.fault = lambda body: fault
+    assert kind(await judged.chat(stream=stream)) == (502, "upstream_broke")
     assert (await seen(judged))[1] == Seen(1, 1, None)
 
 
