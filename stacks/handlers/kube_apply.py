@@ -1,7 +1,8 @@
 """Custom::KubeObjects: applies Kubernetes objects in order, and deletes them in reverse.
 
 Properties: Cluster (EKS name), Manifests (JSON list). Objects that an update no longer names are deleted.
-A delete returns only when the objects are gone, so that nothing is left for a cluster that is deleted next.
+A first apply that is refused removes what it made. A delete returns only when the objects are gone, so that
+nothing is left for a cluster that is deleted next.
 """
 
 import json
@@ -32,6 +33,9 @@ def _work(event: dict[str, Any], context: Any) -> Done:
     cluster = properties["Cluster"]
     manifests: list[dict[str, Any]] = json.loads(properties["Manifests"])
     deleting = event["RequestType"] == "Delete"
+    if deleting and event["PhysicalResourceId"].startswith("failed-"):
+        # A first apply takes back itself what it made; the rest of the names may be somebody else's objects.
+        return Done(event["PhysicalResourceId"])
     try:
         client = KubeClient(cluster)
     except ClientError as error:
@@ -39,23 +43,34 @@ def _work(event: dict[str, Any], context: Any) -> Done:
             return Done(event["PhysicalResourceId"])  # the cluster is gone, and its objects with it
         raise
     if deleting:
-        # The rollback of a first apply that was refused has nothing to remove, and is refused again.
-        failed = event["PhysicalResourceId"].startswith("failed-")
-        try:
-            _remove(client, manifests, 0 if failed else _ACCESS_PATIENCE_S)
-        except RefusedError:
-            if not failed:
-                raise
+        _remove(client, manifests)
         return Done(event["PhysicalResourceId"])
-    for manifest in manifests:
-        _patiently(client.apply, manifest, _ACCESS_PATIENCE_S)
+    if event["RequestType"] == "Create":
+        _create(client, manifests)
+    else:
+        for manifest in manifests:
+            _patiently(client.apply, manifest)
     kept = {_identity(manifest) for manifest in manifests}
     old = event.get("OldResourceProperties", {})
     if old.get("Cluster") == cluster:
-        _remove(
-            client, [m for m in json.loads(old["Manifests"]) if _identity(m) not in kept], _ACCESS_PATIENCE_S
-        )
+        _remove(client, [m for m in json.loads(old["Manifests"]) if _identity(m) not in kept])
     return Done(f"{cluster}/{event['LogicalResourceId']}", {"Applied": str(len(manifests))})
+
+
+def _create(client: KubeClient, manifests: list[dict[str, Any]]) -> None:
+    """Apply all, or remove those that were not there before."""
+    made = []
+    try:
+        for manifest in manifests:
+            if not _patiently(client.exists, manifest):
+                made.append(manifest)
+            _patiently(client.apply, manifest)
+    except Exception as error:
+        try:
+            _remove(client, made)
+        except Exception as left:
+            raise RefusedError(f"{error}; what was applied before is not removed: {left}") from error
+        raise
 
 
 def _identity(manifest: dict[str, Any]) -> tuple[str, ...]:
@@ -63,22 +78,22 @@ def _identity(manifest: dict[str, Any]) -> tuple[str, ...]:
     return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def _patiently(ask: Callable[[dict[str, Any]], Any], manifest: dict[str, Any], patience_s: float) -> Any:
-    deadline = time.monotonic() + patience_s
+def _patiently(ask: Callable[[dict[str, Any]], Any], manifest: dict[str, Any]) -> Any:
+    deadline = time.monotonic() + _ACCESS_PATIENCE_S
     while True:
         try:
             return ask(manifest)
         except ApiError as error:
             if error.status not in TRANSIENT or time.monotonic() > deadline:
                 raise RefusedError(f"{manifest['kind']} {manifest['metadata']['name']}: {error}") from error
-        time.sleep(min(_POLL_S, patience_s))
+        time.sleep(_POLL_S)
 
 
-def _remove(client: KubeClient, manifests: list[dict[str, Any]], patience_s: float) -> None:
+def _remove(client: KubeClient, manifests: list[dict[str, Any]]) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     for manifest in reversed(manifests):
-        _patiently(client.delete, manifest, patience_s)
-        while _patiently(client.exists, manifest, patience_s):
+        _patiently(client.delete, manifest)
+        while _patiently(client.exists, manifest):
             if time.monotonic() > deadline:
                 kind, name = manifest["kind"], manifest["metadata"]["name"]
                 raise TimeoutError(

@@ -163,10 +163,31 @@ def test_a_refused_object_fails_with_its_name_and_the_api_servers_reason(substra
     assert failure["Status"] == "FAILED"
     assert "PersistentVolumeClaim shared" in failure["Reason"]
     assert "accessModus" in failure["Reason"]
+    assert "wrong" not in _namespaces(substrate.core)
     rollback = _event("Delete", _properties(manifests), replies.url)
     kube_apply.handler(rollback | {"PhysicalResourceId": failure["PhysicalResourceId"]}, CONTEXT)
     assert replies.received[-1]["Status"] == "SUCCESS", replies.received[-1]
     assert "wrong" not in _namespaces(substrate.core)
+
+
+def test_a_refused_first_apply_and_its_rollback_leave_what_others_had_made(substrate, replies):
+    theirs = _properties(_objects("theirs", ("trainer",)))
+    kube_apply.handler(_event("Create", theirs, replies.url), CONTEXT)
+    assert replies.received[-1]["Status"] == "SUCCESS", replies.received[-1]
+    ours = sorted(
+        _objects("theirs", ("trainer", "new")), key=lambda one: one["kind"] == "PersistentVolumeClaim"
+    )
+    ours[-1]["spec"]["accessModus"] = ["ReadWriteMany"]
+    kube_apply.handler(_event("Create", _properties(ours), replies.url), CONTEXT)
+    failure = replies.received[-1]
+    assert (failure["Status"], "accessModus" in failure["Reason"]) == ("FAILED", True)
+    assert _accounts(substrate.core, "theirs") == {"trainer"}
+    rollback = _event("Delete", _properties(ours), replies.url)
+    kube_apply.handler(rollback | {"PhysicalResourceId": failure["PhysicalResourceId"]}, CONTEXT)
+    assert replies.received[-1]["Status"] == "SUCCESS", replies.received[-1]
+    assert _accounts(substrate.core, "theirs") == {"trainer"}
+    kube_apply.handler(_event("Delete", theirs, replies.url), CONTEXT)
+    assert "theirs" not in _namespaces(substrate.core)
 
 
 def test_objects_of_a_cluster_that_is_gone_are_gone(replies):
