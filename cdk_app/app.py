@@ -97,7 +97,7 @@ def build(app: cdk.App, environment: Environment, account: str) -> Stacks:
         hyperpod=hyperpod,
         observability=observability,
     )
-    serving = ServingStack(*common, eks_stack=eks, storage=storage, operators=operators)
+    serving = ServingStack(*common, eks_stack=eks, storage=storage, operators=operators, endpoint=endpoint)
     inference = None
     if environment.serving.endpoint:
         inference = InferenceStack(*common, settings=environment.serving.endpoint, storage=storage)

@@ -39,10 +39,6 @@ COMMANDS = {
         "Write an adapter with all it takes to see its solve rate again elsewhere.",
     ),
     "gate": ("cdk_app.gate:gate", "Decide whether a run's adapter passes the thresholds of its recipe."),
-    "gateway-manifest": (
-        "cdk_app.gateway_manifest:command",
-        "Print the Kubernetes objects of the gateway before the served model.",
-    ),
     "images": ("cdk_app.images:images", "List the deployed images by digest, and build missing ones."),
     "promote": ("cdk_app.promote:promote", "Bring an adapter to all traffic, step by step."),
     "readback": (

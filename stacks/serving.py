@@ -10,8 +10,9 @@ from constructs import Construct
 from stacks.base import SkypodStack
 from stacks.cluster_access import pod_identity
 from stacks.eks import EksStack
+from stacks.endpoint import EndpointStack
 from stacks.environment import Environment
-from stacks.manifests import rayservice
+from stacks.manifests import gateway, rayservice
 from stacks.manifests.pods import PINNED
 from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, KUBE_OBJECTS, SERVING_SERVICE_ACCOUNT, Names
 from stacks.objects import kube_objects
@@ -46,9 +47,12 @@ class ServingStack(SkypodStack):
         eks_stack: EksStack,
         storage: StorageStack,
         operators: OperatorsStack,
+        endpoint: EndpointStack | None,
     ):
         super().__init__(scope, environment, names)
         self.add_stack_dependency(operators)
+        if endpoint:  # Its controller makes the gateway's load balancer, and has to take it away.
+            self.add_stack_dependency(endpoint)
         bucket = storage.artifacts
         pod_identity(
             self,
@@ -133,22 +137,38 @@ class ServingStack(SkypodStack):
                 for field in ("base", "image")
             ],
         )
-        service = kube_objects(
-            self,
-            "Service",
-            eks_stack.objects,
-            [
-                rayservice.build(
-                    self.settings,
-                    rayservice.Served(**values),
-                    region=self.names.region,
-                    adapters_uri=adapters_uri,
-                    to_text=self.to_json_string,
-                )
-            ],
+        served = rayservice.Served(**values)
+        service = rayservice.build(
+            self.settings,
+            served,
+            region=self.names.region,
+            adapters_uri=adapters_uri,
+            to_text=self.to_json_string,
         )
-        service.node.default_child.cfn_options.condition = cdk.CfnCondition(
-            self, "Serves", expression=named["adapter"]
+        self._objects("Service", eks_stack, [service], named["adapter"])
+        if settings := self.settings.serving.gateway:
+            # It has an image from the first promotion on, and stays while nothing is served.
+            objects = gateway.build(
+                settings,
+                namespace=self.settings.namespace,
+                region=self.names.region,
+                image=served.image,
+                model_id=served.model_id,
+                balanced=self.settings.domain is not None,
+            )
+            self._objects("Gateway", eks_stack, objects, named["image"])
+
+    def _objects(
+        self,
+        construct_id: str,
+        eks_stack: EksStack,
+        manifests: list[dict[str, Any]],
+        there: cdk.ICfnConditionExpression,
+    ) -> None:
+        """Objects that are there under a condition."""
+        made = kube_objects(self, construct_id, eks_stack.objects, manifests)
+        made.node.default_child.cfn_options.condition = cdk.CfnCondition(
+            self, f"{construct_id}There", expression=there
         )
 
 

@@ -34,12 +34,20 @@ class Ray(Section):
     worker: PodResources
 
 
+class Gateway(Section):
+    """The gateway before the RayService: the model that clients ask for. `mixes_safely` where the engine may
+    have base and adapter requests in one batch: then there are two gateways, and no turns."""
+
+    public_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "maze"
+    mixes_safely: bool = False
+
+
 class Serving(Section):
     """The vLLM replicas behind the RayService: the serve image's Ray version and the pods' sizes.
 
     More replicas than `min_replicas` are started when those there are work on more than
-    `requests_per_replica` at once. `endpoint` is another place to promote to. `max_adapters` is how many
-    either has room for.
+    `requests_per_replica` at once. `gateway` stands before them. `endpoint` is another place to promote to.
+    `max_adapters` is how many either has room for.
     """
 
     ray_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] = "2.60.0"
@@ -51,6 +59,7 @@ class Serving(Section):
     max_replicas: Annotated[int, between(1, 8)] = 1
     requests_per_replica: Annotated[int, between(1, 1_000)] = 16
     max_adapters: Annotated[int, between(1, 64)] = 4
+    gateway: Gateway | None = None
     endpoint: InferenceEndpoint | None = None
 
     @property

@@ -4,8 +4,9 @@ from typing import Any
 
 from stacks.manifests import rayservice
 from stacks.manifests.pods import HEALTH_LABEL, MANAGED_BY, SHARED_CLAIM, SHARED_PATH, UNPRIVILEGED, base_env
-from stacks.manifests.storage import GATEWAY, service_account
-from stacks.outputs import Outputs
+from stacks.manifests.storage import GATEWAY as GATEWAY_LABEL
+from stacks.manifests.storage import service_account
+from stacks.workloads import Gateway
 
 NAME = "skypod-gateway"
 CONFIG_KEY, KEYS_KEY = "gateway.toml", "keys.json"
@@ -16,25 +17,22 @@ PORT, CONTROL_PORT = 8443, 8081
 _CONFIG_PATH, _KEYS_PATH, _TLS_PATH = "/etc/skypod", "/etc/skypod-keys", "/etc/skypod-tls"
 # A balancer takes this long to look away; the second is the gateway's own default.
 _NOTICE_S, _DEADLINE_S = 20, 180
+_BALANCED = {"type": "LoadBalancer", "loadBalancerClass": "service.k8s.aws/nlb"}
 
 
 def build(
-    outputs: Outputs,
-    *,
-    image: str,
-    model_id: str,
-    public_name: str = "maze",
-    mixes_safely: bool = False,
+    settings: Gateway, *, namespace: str, region: str, image: str, model_id: str, balanced: bool
 ) -> list[dict[str, Any]]:
     """Service account, network policy, ConfigMap, Deployment and Service, in order.
 
     `image` holds serving/ and training/ and is named by digest; `model_id` is the engine's name for the base.
-    The secrets KEYS_SECRET (one file of keys) and TLS_SECRET (of the type
-    kubernetes.io/tls) are made by an operator. Unless `mixes_safely` there is one gateway, and no moment with
-    two: only one that sees all requests can keep base and adapters apart.
+    Only what is `balanced` is reached from outside the cluster. The secrets KEYS_SECRET (one file of keys)
+    and TLS_SECRET (of the type kubernetes.io/tls) are made by an operator; without them its pods wait. Unless
+    the engine mixes safely there is one gateway, and no moment with two: only one that sees all requests can
+    keep base and adapters apart.
     """
-    namespace = outputs.namespace
-    named = {"name": NAME, "namespace": namespace, "labels": {**MANAGED_BY, **GATEWAY}}
+    mixes_safely = settings.mixes_safely
+    named = {"name": NAME, "namespace": namespace, "labels": {**MANAGED_BY, **GATEWAY_LABEL}}
     engine = f"http://{rayservice.NAME}-serve-svc.{namespace}.svc:8000"
     return [
         service_account(namespace, NAME),
@@ -43,7 +41,7 @@ def build(
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": named,
-            "data": {CONFIG_KEY: _config(engine, model_id, public_name, mixes_safely)},
+            "data": {CONFIG_KEY: _config(engine, model_id, settings)},
         },
         {
             "apiVersion": "apps/v1",
@@ -52,27 +50,26 @@ def build(
             "spec": {
                 "replicas": 2 if mixes_safely else 1,
                 "strategy": _rolling() if mixes_safely else {"type": "Recreate"},
-                "selector": {"matchLabels": GATEWAY},
-                "template": {"metadata": {"labels": named["labels"]}, "spec": _pod(outputs, image)},
+                "selector": {"matchLabels": GATEWAY_LABEL},
+                "template": {"metadata": {"labels": named["labels"]}, "spec": _pod(region, image)},
             },
         },
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {**named, "annotations": _internal_balancer()},
+            "metadata": {**named, "annotations": _internal_balancer() if balanced else {}},
             "spec": {
-                "type": "LoadBalancer",
-                "loadBalancerClass": "service.k8s.aws/nlb",
-                "selector": GATEWAY,
+                **(_BALANCED if balanced else {"type": "ClusterIP"}),
+                "selector": GATEWAY_LABEL,
                 "ports": [{"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
             },
         },
     ]
 
 
-def _config(engine: str, model_id: str, public_name: str, mixes_safely: bool) -> str:
+def _config(engine: str, model_id: str, settings: Gateway) -> str:
     return f"""\
-public_name = "{public_name}"
+public_name = "{settings.public_name}"
 keys = "{_KEYS_PATH}/{KEYS_KEY}"
 aliases = "{ALIASES_PATH}"
 host = "0.0.0.0"
@@ -83,7 +80,7 @@ control_port = {CONTROL_PORT}
 [upstream]
 url = "{engine}"
 model_id = "{model_id}"
-mixes_safely = {str(mixes_safely).lower()}
+mixes_safely = {str(settings.mixes_safely).lower()}
 
 [tls]
 certificate = "{_TLS_PATH}/tls.crt"
@@ -110,7 +107,7 @@ def _internal_balancer() -> dict[str, str]:
     }
 
 
-def _pod(outputs: Outputs, image: str) -> dict[str, Any]:
+def _pod(region: str, image: str) -> dict[str, Any]:
     """No rights in AWS or Kubernetes, and no queue: it goes on when trainings take the GPUs."""
     quantity = {"cpu": "1", "memory": "2Gi"}
     return {
@@ -127,9 +124,7 @@ def _pod(outputs: Outputs, image: str) -> dict[str, Any]:
                 "imagePullPolicy": "IfNotPresent",
                 "command": ["python", "-m", "serving.gateway"],
                 "args": ["--config", f"{_CONFIG_PATH}/{CONFIG_KEY}"],
-                "env": [
-                    {"name": name, "value": value} for name, value in sorted(base_env(outputs.region).items())
-                ],
+                "env": [{"name": name, "value": value} for name, value in sorted(base_env(region).items())],
                 "ports": [
                     {"name": "https", "containerPort": PORT, "protocol": "TCP"},
                     {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
@@ -172,7 +167,7 @@ def _may_connect(named: dict[str, Any], namespace: str) -> dict[str, Any]:
         "kind": "NetworkPolicy",
         "metadata": named,
         "spec": {
-            "podSelector": {"matchLabels": GATEWAY},
+            "podSelector": {"matchLabels": GATEWAY_LABEL},
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"ports": [{"protocol": "TCP", "port": PORT}]},

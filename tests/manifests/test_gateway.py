@@ -7,20 +7,28 @@ import pytest
 
 from serving.gateway import settings
 from stacks.manifests import gateway
+from stacks.workloads import Gateway
 
 
 @pytest.fixture
 def build(outputs):
-    def build(**options: Any) -> dict[str, dict[str, Any]]:
+    def build(balanced: bool = True, **options: Any) -> dict[str, dict[str, Any]]:
         image = f"{outputs.serve_repository_uri}@sha256:{'0' * 64}"
-        objects = gateway.build(outputs, image=image, model_id="qwen3-vl-8b", **options)
+        objects = gateway.build(
+            Gateway(**options),
+            namespace=outputs.namespace,
+            region=outputs.region,
+            image=image,
+            model_id="qwen3-vl-8b",
+            balanced=balanced,
+        )
         return {each["kind"]: each for each in objects}
 
     return build
 
 
 def test_kubernetes_accepts_every_object(build, core_faults):
-    for options in ({}, {"mixes_safely": True}):
+    for options in ({}, {"mixes_safely": True}, {"balanced": False}):
         objects = build(**options)
         assert list(objects) == ["ServiceAccount", "NetworkPolicy", "ConfigMap", "Deployment", "Service"]
         for each in objects.values():
@@ -77,3 +85,9 @@ def test_the_balancer_is_internal_and_the_control_port_is_not_behind_it(build):
     rules = objects["NetworkPolicy"]["spec"]["ingress"]
     open_ports = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
     assert open_ports == [gateway.PORT]
+
+
+def test_without_a_controller_for_balancers_it_stays_inside_the_cluster(build):
+    service = build(balanced=False)["Service"]
+    assert service["spec"]["type"] == "ClusterIP"
+    assert "annotations" not in service["metadata"] or service["metadata"]["annotations"] == {}

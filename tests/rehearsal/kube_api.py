@@ -25,6 +25,7 @@ _KINDS = {
         "ServiceAccount": ("serviceaccounts", True),
         "ConfigMap": ("configmaps", True),
         "Secret": ("secrets", True),
+        "Service": ("services", True),
     },
     "apps/v1": {"Deployment": ("deployments", True)},
     "networking.k8s.io/v1": {"NetworkPolicy": ("networkpolicies", True)},

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 from kubernetes import dynamic
 from kubernetes.client import CoreV1Api
@@ -80,16 +79,6 @@ def test_no_cluster_is_made_of_an_image_that_was_not_built(deployed: Rehearsal):
     assert skypod("status").exit_code == 1
     assert "skypod cluster up" in skypod("status").output
     laptop_image.register(deployed.session, deployed.deployed, deployed.folders.train_python)
-
-
-def test_the_gateway_is_the_deployed_serve_image_before_the_ray_service(deployed: Rehearsal):
-    told = CliRunner().invoke(cli, ["gateway-manifest", "--environment", "dev"])
-    assert told.exit_code == 0, told.exception
-    objects = {each["kind"]: each for each in yaml.safe_load_all(told.stdout)}
-    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == images.require(deployed.session, deployed.deployed, "serve")
-    assert "@sha256:" in container["image"]
-    assert "http://skypod-serve-serve-svc.skypod.svc:8000" in objects["ConfigMap"]["data"]["gateway.toml"]
 
 
 def test_the_ray_service_comes_goes_and_changes_by_its_stack(deployed: Rehearsal):

@@ -75,6 +75,8 @@ name = "ray.example.com"
 hosted_zone_id = "Z0123456789ABCDEFGHIJ"
 certificate_arn = "arn:aws:acm:us-west-2:000000000000:certificate/01234567-89ab-cdef-0123-456789abcdef"
 
+[serving.gateway]
+
 [studio]
 enabled = true
 
@@ -190,7 +192,9 @@ def test_an_adapter_comes_by_a_parameter_and_stays_over_deploys(deployed: Deploy
     assert deployed.checks() == []
 
 
-def test_the_ray_service_comes_and_goes_with_an_adapter(deployed: Deployment, original: list[str]):
+def test_the_ray_service_goes_with_its_adapter_and_the_gateway_stays(
+    deployed: Deployment, original: list[str]
+):
     named, session = names.of(deployed.environment, deployed.aws.account), deployed.aws.session()
     stack, namespace = named.stack("serving"), deployed.environment.namespace
     path = f"/apis/ray.io/v1/namespaces/{namespace}/rayservices/{rayservice.NAME}"
@@ -202,7 +206,8 @@ def test_the_ray_service_comes_and_goes_with_an_adapter(deployed: Deployment, or
         max_lora_rank=64,
         max_model_len=16384,
     )
-    assert path not in deployed.kube.objects
+    gateway = f"/apis/apps/v1/namespaces/{namespace}/deployments/skypod-gateway"
+    assert {path, gateway} & deployed.kube.objects.keys() == set()
     given = list(original)
     for name, value in served.parameters().items():
         given += ["--parameters", f"{stack}:{name}={value}"]
@@ -214,6 +219,8 @@ def test_the_ray_service_comes_and_goes_with_an_adapter(deployed: Deployment, or
 
     assert deployed.deploy([*original, "--parameters", f"{stack}:Adapter="])["done"] == {stack}
     assert path not in deployed.kube.objects
+    (container,) = deployed.kube.objects[gateway]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == served.image, "it answers, and says that nothing is live"
     second = "maze-0123456789ab"
     parameters = StackParameters(session.client("cloudformation"), stack, KUBE_OBJECTS)
     parameters.change(parameters.read(), {"Adapter": second})

@@ -87,6 +87,7 @@ def everything_on() -> Environment:
             "guardrails.termination_protection": True,
             "observability.alert_email": "oncall@example.com",
             **{f"serving.{key}": value for key, value in tomllib.loads(ENDPOINT)["serving"].items()},
+            "serving.gateway": {"public_name": "visgym"},
             "domain.name": "ray.example.com",
             "domain.hosted_zone_id": "Z0123456789ABCDEFGHIJ",
             "domain.certificate_arn": "arn:aws:acm:us-west-2:123456789012:certificate/"

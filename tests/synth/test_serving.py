@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stacks.manifests import rayservice
+from stacks.manifests import gateway, rayservice
 from stacks.manifests.rayservice import Served
 from stacks.names import KUBE_OBJECTS
 from tests.synth.conftest import Synthesized, evaluate
@@ -27,18 +27,43 @@ def template(paper: Synthesized) -> dict[str, Any]:
     return paper.templates["serving"]
 
 
+def objects(template: dict[str, Any], served: Served, of: str = "Service") -> list[dict[str, Any]]:
+    manifests = template["Resources"][of]["Properties"]["Manifests"]
+    return json.loads(evaluate(manifests, **served.parameters()))
+
+
 def applied(template: dict[str, Any], served: Served) -> dict[str, Any]:
-    (service,) = [one for one in template["Resources"].values() if one["Type"] == KUBE_OBJECTS]
-    (manifest,) = json.loads(evaluate(service["Properties"]["Manifests"], **served.parameters()))
+    (manifest,) = objects(template, served)
     return manifest
 
 
-def test_a_first_deploy_starts_no_service_and_an_adapter_does(template):
+def there(template: dict[str, Any], of: str, **parameters: str) -> bool:
     given = {name: str(one["Default"]) for name, one in template["Parameters"].items()}
-    (service,) = [one for one in template["Resources"].values() if one["Type"] == KUBE_OBJECTS]
-    condition = template["Conditions"][service["Condition"]]
-    assert not evaluate(condition, **given)
-    assert evaluate(condition, **given | {"Adapter": SERVED.adapter})
+    condition = template["Conditions"][template["Resources"][of]["Condition"]]
+    return evaluate(condition, **given | parameters)
+
+
+def test_a_first_deploy_starts_no_service_and_an_adapter_does(template):
+    assert not there(template, "Service")
+    assert there(template, "Service", Adapter=SERVED.adapter)
+
+
+def test_a_gateway_comes_with_the_first_image_and_stays_while_nothing_is_served(
+    paper: Synthesized, everything: Synthesized
+):
+    assert "Gateway" not in paper.templates["serving"]["Resources"]
+    template = everything.templates["serving"]
+    assert not there(template, "Gateway")
+    assert there(template, "Gateway", Image=SERVED.image, Adapter="")
+    assert objects(template, SERVED, "Gateway") == gateway.build(
+        everything.environment.serving.gateway,
+        namespace="hyperpod-ns-research",
+        region="us-west-2",
+        image=SERVED.image,
+        model_id="visgym",
+        balanced=True,
+    )
+    assert "endpoint" in everything.after["serving"], "its controller takes the load balancer away"
 
 
 @pytest.mark.parametrize("served", [SERVED, replace(SERVED, max_lora_rank=8, base="b", model_id="m")])
