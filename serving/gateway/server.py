@@ -5,12 +5,14 @@ import logging
 import ssl
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 from PIL import Image
 
 from serving.gateway import control
 from serving.gateway.app import CHAT, Gateway
+from serving.gateway.following import Followed
 from serving.gateway.records import write
 from serving.gateway.settings import Settings, Tls
 from training.errors import ConfigError, SubstrateError
@@ -79,14 +81,21 @@ async def _listen(
 
 async def _follow(gateway: Gateway) -> None:
     said: tuple[int, str, str] | None = None
-    while True:
-        await asyncio.gather(gateway.aliases.refresh(), gateway.keys.refresh())
-        current = gateway.aliases.value
-        state = (current.version, gateway.aliases.trouble, gateway.keys.trouble)
-        if state != said:
-            said = state
-            write("aliases", version=state[0], live=current.live, canary=current.canary, trouble=state[1:])
-        await asyncio.sleep(gateway.settings.follow_s)
+
+    async def follow(file: Followed[Any]) -> None:
+        nonlocal said
+        while True:
+            await file.refresh()
+            current = gateway.aliases.value
+            state = (current.version, gateway.aliases.trouble, gateway.keys.trouble)
+            if state != said:
+                said = state
+                live, canary = current.live, current.canary
+                write("aliases", version=state[0], live=live, canary=canary, trouble=state[1:])
+            await asyncio.sleep(gateway.settings.follow_s)
+
+    # Apart, because they may lie on different file systems, of which one hangs.
+    await asyncio.gather(follow(gateway.aliases), follow(gateway.keys))
 
 
 async def _drain(gateway: Gateway, public: web.AppRunner) -> bool:

@@ -1,11 +1,13 @@
 """Aliases: shares, staying with one adapter, changes under way, and draining."""
 
 import asyncio
+import threading
 
 import pytest
 
 from serving import aliases
 from serving.aliases import Aliases
+from serving.gateway import following, keys
 from serving.gateway.following import Followed
 from serving.gateway.keys import Key
 from serving.gateway.routing import Router
@@ -99,6 +101,34 @@ async def test_a_file_that_cannot_be_used_changes_nothing_but_is_told(gateway, c
     assert "aliases.json" in state["trouble"]
     assert (await gateway.chat()).headers["X-Skypod-Adapter"] == LIVE
     assert await gateway.metric("skypod_gateway_aliases_trouble") == 1
+
+
+async def test_a_file_whose_reading_hangs_is_told_and_holds_up_nothing_else(start, monkeypatch):
+    read, goes_on = aliases.read, threading.Event()
+    readers: list[threading.Thread] = []
+
+    def hang(path):
+        found = read(path)
+        if threading.current_thread() is not threading.main_thread():
+            readers.append(threading.current_thread())
+            goes_on.wait()
+        return found
+
+    monkeypatch.setattr(aliases, "read", hang)
+    monkeypatch.setattr(following, "_PATIENCE_S", 0.1)
+    gateway = await start()
+    try:
+        for _ in range(2):
+            state = (await gateway.control("/aliases")).json()
+            assert (state["live"], "could not be read within" in state["trouble"]) == (LIVE, True)
+        assert await gateway.metric("skypod_gateway_aliases_trouble") == 1
+        await gateway.until_known(keys.add(gateway.settings.keys, "fresh"))
+        assert len(readers) == 1
+    finally:
+        goes_on.set()
+    gateway.alias(live=OLD)
+    await gateway.until_metric("skypod_gateway_aliases_version", 2)
+    assert await gateway.metric("skypod_gateway_aliases_trouble") == 0
 
 
 async def test_an_older_state_is_not_followed(gateway):

@@ -38,6 +38,24 @@ model_id = "maze"
 deadline_s = {deadline_s}
 """
 
+HANGING = """
+import threading
+from serving import aliases
+from serving.gateway.__main__ import main
+from serving.gateway.records import write
+
+read = aliases.read
+
+def hang(path):
+    if threading.current_thread() is not threading.main_thread():
+        write("hangs")
+        threading.Event().wait()
+    return read(path)
+
+aliases.read = hang
+main()
+"""
+
 
 class Process:
     """python -m serving.gateway, as a deployment runs it."""
@@ -156,6 +174,20 @@ async def test_answers_and_the_exit_status_outlive_whoever_reads_the_log(engine,
         if running.returncode is None:
             running.kill()
             await running.wait()
+
+
+async def test_a_reading_that_hangs_does_not_keep_it_from_its_end(engine, tmp_path):
+    process = Process(tmp_path, engine.url, deadline_s=30)
+    process.command = (sys.executable, "-c", HANGING, "--config", str(process.config))
+    await process.start()
+    try:
+        await process.event("hangs")
+        process.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.process.wait(), 30) == 0
+    finally:
+        if process.process.returncode is None:
+            process.process.kill()
+            await process.process.wait()
 
 
 async def test_while_it_drains_it_is_not_ready_and_open_connections_close_after_their_answer(start, engine):
