@@ -120,7 +120,7 @@ class Gateway:
 
     async def _read(self, request: web.Request, record: Record) -> Chat:
         limits = self.settings.limits
-        if request.headers.get("Content-Encoding", "identity") != "identity":
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Refusal(415, "encoded_body", "the body is compressed", "send it as it is")
         if (request.content_length or 0) > limits.body_bytes:
             raise Refusal(413, "body_too_large", f"the body has more than {limits.body_bytes} bytes")

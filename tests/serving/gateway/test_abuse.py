@@ -130,10 +130,13 @@ async def test_sizes_are_bounded(start, engine):
     headers = {"Authorization": f"Bearer {gateway.key}"}
     answer = await gateway.http.post("/v1/chat/completions", content=_some(endless(), 5), headers=headers)
     assert kind(answer) == (413, "body_too_large")
+    plain = {"model": "maze", "messages": [user("hello")]}
     packed = gzip.compress(b" " * 10**7)
     answer = await gateway.post(packed, headers={"Content-Encoding": "gzip"})
     assert kind(answer) == (415, "encoded_body")
     assert len(engine.bodies) == 1
+    answer = await gateway.post(plain, headers={"Content-Encoding": "Identity"})
+    assert answer.status_code == 200
 
 
 async def _some(pieces, count: int):
