@@ -353,7 +353,7 @@ def test_a_settings_file_is_found_from_wherever_the_command_was_called(tmp_path,
     assert settings.absolute("paper") == "paper"
 
 
-def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypatch):
+def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypatch, tmp_path):
     model = "maze:" + "x" * 60
     r = SimpleNamespace(
         substrate=SimpleNamespace(
@@ -364,16 +364,20 @@ def test_an_address_is_printed_in_one_line_however_narrow_the_terminal(monkeypat
         ),
         ray=SimpleNamespace(url="http://127.0.0.1:3"),
         serving=SimpleNamespace(destination=SimpleNamespace(url="http://127.0.0.1:4")),
-        serving_state=Path("/somewhere/serving"),
+        serving_state=tmp_path / "serving of a run",
         served_model=model,
-        folders=Folders(Path("/somewhere/" + "y" * 60)),
+        folders=Folders(tmp_path / ("y" * 60)),
     )
+    r.folders.state.mkdir(parents=True)
+    r.folders.shell.write_text("export AWS_REGION=us-west-2\n")
     monkeypatch.setattr(signal, "pause", lambda: time.sleep(0.05))
     out = io.StringIO()
     assert 0.05 <= rehearsal_command._keep(r, Console(file=out, width=20)) < 5
     lines = out.getvalue().splitlines()
     assert any(line.endswith(model) for line in lines)
     assert any(str(r.folders.shell) in line for line in lines)
+    told = r.folders.shell.read_text().splitlines()
+    assert told[1:] == [f"export SKYPOD_SERVING='{r.serving_state}'"]
 
 
 def test_run_ids_are_plain_names():
