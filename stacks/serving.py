@@ -14,7 +14,7 @@ from stacks.endpoint import EndpointStack
 from stacks.environment import Environment
 from stacks.manifests import gateway, rayservice
 from stacks.manifests.pods import PINNED
-from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, KUBE_OBJECTS, SERVING_SERVICE_ACCOUNT, Names
+from stacks.names import ADAPTERS_PREFIX, INFERENCE_COMPONENT, SERVING_SERVICE_ACCOUNT, Names
 from stacks.objects import kube_objects
 from stacks.operators import OperatorsStack
 from stacks.outputs import cloudformation_name
@@ -78,7 +78,6 @@ class ServingStack(SkypodStack):
             description="Register, approve and reject adapters, and publish them to the replicas",
             statements=[
                 *_may_promote(names, bucket),
-                *_may_set_parameters(names, self.part, KUBE_OBJECTS),
                 *(_may_change_adapters(names) if environment.serving.endpoint else ()),
             ],
         )
@@ -193,19 +192,22 @@ def _may_promote(names: Names, bucket: s3.IBucket) -> list[iam.PolicyStatement]:
     ]
 
 
-def _may_set_parameters(names: Names, part: str, resource_type: str) -> list[iam.PolicyStatement]:
-    """Update a stack's resources of one type, which its parameters make, and follow that.
+def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
+    """Name adapters to the stack of the endpoint, and ask them. CloudFormation makes the components, by its
+    own role, so the condition keeps whoever may update the stack from changing anything else by it.
 
-    CloudFormation makes them by its own role, so the condition keeps whoever may update the stack from
-    changing anything else by it.
+    The stack `serving` has no such statement: nothing keeps a caller to the previous template, and custom
+    resources of another one would call any function in the account.
     """
-    stack = f"arn:aws:cloudformation:{names.region}:{names.account}:stack/{names.stack(part)}/*"
+    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
+    component = f"{sagemaker}:inference-component/{names.inference_component('*')}"
+    stack = f"arn:aws:cloudformation:{names.region}:{names.account}:stack/{names.stack('inference')}/*"
     return [
         iam.PolicyStatement(
             actions=["cloudformation:UpdateStack"],
             resources=[stack],
             conditions={
-                "ForAllValues:StringEquals": {"cloudformation:ResourceTypes": [resource_type]},
+                "ForAllValues:StringEquals": {"cloudformation:ResourceTypes": [INFERENCE_COMPONENT]},
                 # For no value at all the line above holds as well.
                 "Null": {"cloudformation:ResourceTypes": "false"},
             },
@@ -213,15 +215,6 @@ def _may_set_parameters(names: Names, part: str, resource_type: str) -> list[iam
         iam.PolicyStatement(
             actions=["cloudformation:DescribeStacks", "cloudformation:DescribeStackEvents"], resources=[stack]
         ),
-    ]
-
-
-def _may_change_adapters(names: Names) -> list[iam.PolicyStatement]:
-    """Name adapters to the stack of the endpoint, and ask them."""
-    sagemaker = f"arn:aws:sagemaker:{names.region}:{names.account}"
-    component = f"{sagemaker}:inference-component/{names.inference_component('*')}"
-    return [
-        *_may_set_parameters(names, "inference", INFERENCE_COMPONENT),
         iam.PolicyStatement(actions=["sagemaker:ListInferenceComponents"], resources=["*"]),
         iam.PolicyStatement(actions=["sagemaker:DescribeInferenceComponent"], resources=[component]),
         iam.PolicyStatement(

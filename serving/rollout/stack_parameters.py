@@ -18,8 +18,7 @@ class RolledBackError(SubstrateError):
 
 
 class StackParameters:
-    """Updates keep the template and every other parameter, and may change resources of `resource_type` only,
-    which is all that the policy of those who promote permits.
+    """Updates keep the template and every other parameter, and may change resources of `resource_type` only.
 
     SubstrateError where the stack cannot be read or changed.
     """
