@@ -9,7 +9,6 @@ import pytest
 
 from stacks.manifests import gateway, rayservice
 from stacks.manifests.rayservice import Served
-from stacks.names import KUBE_OBJECTS
 from tests.synth.conftest import Synthesized, evaluate
 
 SERVED = Served(
