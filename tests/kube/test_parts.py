@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from rehearsal.kube import environment, patch, quantities, schemas
 from rehearsal.kube import ports as reserved
 from rehearsal.kube.adapters import AdapterError, LocalAdapter, fetch
 from rehearsal.kube.controllers import raynode, vllm
+from rehearsal.kube.controllers.rayservice import RayServices
 from rehearsal.kube.ports import RANGE, STAND_INS, Ports, is_free
 from rehearsal.kube.status import ApiError
 from rehearsal.kube.volumes import Rewriter, VolumeError
@@ -199,6 +201,64 @@ def test_adapters_elsewhere_than_in_s3_or_outside_their_folder_are_refused(tmp_p
     evil = Bucket({"a/one/adapter_config.json": "{}", "a/one/../../../evil": "x"})
     with pytest.raises(AdapterError, match="outside"):
         fetch(evil, "s3://b/a", tmp_path)
+
+
+class Objects:
+    """What the API server keeps of pods and services, as a controller's access and caches see it."""
+
+    def __init__(self, service):
+        self.service, self.pods = service, []
+
+    def create(self, kind, pod):
+        self.pods.append(pod)
+        return pod
+
+    def put(self, pod):
+        """The cache's own: `create` has kept it."""
+
+    def set_status(self, kind, namespace, name, status):
+        self.service["status"] = status
+
+
+def test_a_service_that_is_promised_another_adapter_gets_a_server_with_both(tmp_path):
+    """The promise is an annotation, which makes no new generation."""
+    config = json.dumps({"r": 8})
+    bucket = Bucket({"a/one/adapter_config.json": config})
+    engine = {"enable_lora": True, "max_lora_rank": 8}
+    llm = {
+        "model_loading_config": {"model_id": "maze", "model_source": "/shared/base"},
+        "lora_config": {"dynamic_lora_loading_path": "s3://b/a", "max_num_adapters_per_replica": 4},
+        "engine_kwargs": engine,
+    }
+    application = {"import_path": "ray.serve.llm:build_openai_app", "args": {"llm_configs": [llm]}}
+    template = {"spec": {"containers": [{"name": "ray-head"}]}}
+    service = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "s", "namespace": "n", "uid": "u", "generation": 1, "annotations": {}},
+        "spec": {
+            "serveConfigV2": json.dumps({"applications": [application]}),
+            "rayClusterConfig": {"headGroupSpec": {"template": template}},
+        },
+    }
+    kept = Objects(service)
+    cache = SimpleNamespace(all=lambda: list(kept.pods), put=kept.put)
+    services = SimpleNamespace(all=lambda: [service])
+    book = SimpleNamespace(block=lambda size: range(21001, 21001 + size), release=lambda block: None)
+    controller = RayServices(kept, services, cache, book, tmp_path, lambda: bucket)
+
+    def promise(adapter):
+        service["metadata"]["annotations"]["skypod/adapter"] = adapter
+        for _ in range(2):
+            controller.sync()
+        commands = [" ".join(pod["spec"]["containers"][0]["command"]) for pod in kept.pods]
+        return [[name for name in ("one", "two") if f"maze:{name}=" in command] for command in commands]
+
+    assert promise("one") == [["one"]]
+    bucket.objects["a/two/adapter_config.json"] = config
+    assert promise("one") == [["one"]], "nobody has promised it"
+    assert promise("two") == [["one"], ["one", "two"]]
+    assert promise("one") == [["one"], ["one", "two"]], "it serves both"
 
 
 @pytest.fixture
