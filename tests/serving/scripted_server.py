@@ -87,6 +87,7 @@ class ScriptedServer:
             def reply(self, status: int, value: dict[str, Any]) -> None:
                 content = json.dumps(value).encode()
                 self.send_response(status)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
