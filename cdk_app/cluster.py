@@ -7,7 +7,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ Object = dict[str, Any]
 OnEvent = Callable[[str], None]
 FIELD_MANAGER = "skypod"
 _POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class ServeEndpoint:
-    """Where a RayService answers: the base URL of its OpenAI API, without /v1."""
-
-    url: str
 
 
 def apply(api: client.ApiClient, manifests: Iterable[Object]) -> list[Object]:
@@ -178,7 +170,7 @@ def service_exists(api: client.ApiClient, namespace: str, name: str) -> bool:
 
 def served(
     api: client.ApiClient, namespace: str, name: str, timeout_s: float, on_event: OnEvent = lambda _: None
-) -> ServeEndpoint:
+) -> None:
     """Wait until a RayService serves what its manifest says by now.
 
     Raises SubstrateError with the cause when it fails or is not ready after `timeout_s`.
@@ -205,9 +197,18 @@ def served(
                 f"look at its pods: kubectl -n {namespace} describe pods",
             )
         time.sleep(_POLL_S)
-    service = client.CoreV1Api(api).read_namespaced_service(f"{name}-serve-svc", namespace)
+
+
+def service_url(api: client.ApiClient, namespace: str, name: str) -> str:
+    """Where a RayService answers at the moment; "" while it has no address."""
+    try:
+        service = client.CoreV1Api(api).read_namespaced_service(f"{name}-serve-svc", namespace)
+    except ApiException as error:
+        if error.status == 404:
+            return ""
+        raise
     port = next((p.port for p in service.spec.ports if p.name == "serve"), service.spec.ports[0].port)
-    return ServeEndpoint(f"http://{service.spec.cluster_ip}:{port}")
+    return f"http://{service.spec.cluster_ip}:{port}"
 
 
 def _dynamic(api: client.ApiClient) -> dynamic.DynamicClient:

@@ -174,7 +174,7 @@ def ray_service(
 
     def address() -> str:
         with _answering():
-            return _address(connect(), deployed.namespace)
+            return cluster.service_url(connect(), deployed.namespace, rayservice.NAME)
 
     def serve(folder: Path) -> None:
         adapter = manifest.parse((folder / manifest.MANIFEST).read_bytes(), str(folder))
@@ -246,14 +246,3 @@ def stop_serving(session: boto3.Session, environment: Environment, deployed: Out
     """Have the stack remove the RayService, and wait until its pods are gone."""
     parameters = _parameters(session, environment, deployed, "serving")
     parameters.change(parameters.read(), NOTHING_SERVED)
-
-
-def _address(api: client.ApiClient, namespace: str) -> str:
-    """Where the RayService answers; "" when it is not up yet."""
-    try:
-        found = client.CoreV1Api(api).read_namespaced_service(f"{rayservice.NAME}-serve-svc", namespace)
-    except ApiException as error:
-        if error.status == 404:
-            return ""
-        raise
-    return f"http://{found.spec.cluster_ip}:{found.spec.ports[0].port}"

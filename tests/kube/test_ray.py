@@ -197,10 +197,11 @@ def test_a_service_answers_for_its_base_model(api, core, stand_in):
         },
     }
     cluster.apply(api, [service])
-    endpoint = cluster.served(api, NAMESPACE, "serve", 240)
+    cluster.served(api, NAMESPACE, "serve", 240)
+    url = cluster.service_url(api, NAMESPACE, "serve")
     headers = {"Authorization": "Bearer open sesame"}
-    assert httpx.get(f"{endpoint.url}/v1/models", trust_env=False).status_code == 401
-    models = httpx.get(f"{endpoint.url}/v1/models", headers=headers, trust_env=False).json()["data"]
+    assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
+    models = httpx.get(f"{url}/v1/models", headers=headers, trust_env=False).json()["data"]
     assert [model["id"] for model in models] == ["maze"]
     uid = core.list_namespaced_pod(NAMESPACE).items[0].metadata.uid
     processes = with_mark(uid)
